@@ -66,7 +66,7 @@ class ErrorEstimate:
     places: tuple[float, float]
 
     def facts(self) -> dict[str, Any]:
-        """Return the estimate as plain data, with what was measured in words."""
+        """Return the estimate as plain data, with a description of its meaning."""
         return {
             **asdict(self),
             "of": "v, largest over the frames and places compared",
@@ -82,7 +82,7 @@ def estimate_error(
 
     Arguments:
         run: a run from t = 0.
-        equation, cable: what it solved.
+        equation, cable: those of the run.
         start: gives v and w at t = 0 at the places (n,) that it is called with.
         n_threads: how many threads the references may use.
 

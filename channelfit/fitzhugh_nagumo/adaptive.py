@@ -310,7 +310,7 @@ class Adaptive(Scheme):
         }
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take in what `internal_state` has returned."""
+        """Set the internal state to an earlier one."""
         lengths, places = state["lengths"], state["places"]
         if lengths.sum() != len(places) or np.any(lengths < 0):
             raise ValueError("places of other nodes")

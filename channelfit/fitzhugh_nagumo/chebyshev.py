@@ -5,8 +5,8 @@ where s steps of forward Euler come to 2 s. The stages follow the three-term rec
 Chebyshev polynomials, so that three states are kept, however many stages there are; they are as
 many as the step needs at the spectral radius of the state. The formula is of order two
 (Sommeijer, Shampine and Verwer, J. Comput. Appl. Math. 88 (1998) 315). Every step is made at once
-and in two halves: what these differ by says how long the next step may be, and takes the leading
-error away,
+and in two halves: the difference of the two gives the length of the next step, and removes the
+leading error,
 
     error = |halves - whole| / 3        y' = (4 halves - whole) / 3
 
@@ -269,7 +269,7 @@ def _prepared(planned: float, left: float, radius: float, table: Array) -> tuple
 def _counted(
     facts: Array, h: float, s: int, planned: float, error: float, tolerance: float
 ) -> tuple[bool, float]:
-    """Return what `_judged` returns, and add the step to the counts."""
+    """Judge a step as `_judged` does, and add it to the counts."""
     passed, after = _judged(planned, h, error, tolerance)
     facts[2] += s
     if passed:
@@ -400,7 +400,7 @@ class Chebyshev(Scheme):
         return {"counts": self._facts.copy()}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take in what `internal_state` has returned."""
+        """Set the internal state to an earlier one."""
         self._facts = state["counts"].copy()
 
     def largest_step(self, v: Array) -> float:

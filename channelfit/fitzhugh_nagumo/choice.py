@@ -6,8 +6,8 @@ the same equations on the same grid. It does not contain the error that the spac
 Every scheme is tried coarsely, twice: with a tolerance and an eighth of it, or with the longest
 step that is stable and two thirds of it. The difference of the two runs and the scheme's order give
 the error of the finer, the number of steps for the given error, and the time that they take.
-Where a scheme is dearer than another even with its longest stable step, it needs no trial: so it is
-with Runge-Kutta on a fine grid. The cheapest is then refined until its error, found in the same
+Where a scheme is more expensive than another even with its longest stable step, it needs no trial,
+such as Runge-Kutta on a fine grid. The cheapest is then refined until its error, found in the same
 way, is below the given one.
 """
 
@@ -46,7 +46,7 @@ class StepCost:
         power: the order of the error in the argument `key`.
         apart: the factor by which this argument is divided from one run to the next.
         node: nanoseconds for each node of a step (with Chebyshev, for each rate of a node).
-        step: nanoseconds for a step besides.
+        step: nanoseconds for a step in addition.
     """
 
     key: str

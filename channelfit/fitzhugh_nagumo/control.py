@@ -35,7 +35,7 @@ from channelfit.tasks.result_store import Arrays
 
 #: Called with the time and the state between two frames.
 OnStep = Callable[[float, tuple[Any, Any]], object]
-#: The local error that a step may make, unless a tolerance is given.
+#: The tolerance by default: the local error that a step may make.
 DEFAULT_TOLERANCE = 1e-6
 #: The first step, and the longest after an edge of a stimulus.
 _FIRST, _AFTER_EDGE = 1e-3, 1e-2
@@ -71,14 +71,14 @@ class StepControl(ABC):
 
     @abstractmethod
     def internal_state(self) -> Arrays:
-        """Return what a later run needs to go on with the same steps, by name."""
+        """Return the arrays that a later run needs to go on with the same steps, by name."""
 
     @abstractmethod
     def restore(self, state: Arrays) -> None:
-        """Take in what `internal_state` has returned."""
+        """Set the internal state to an earlier one."""
 
     def facts(self) -> dict[str, Any]:
-        """Return the tolerance, and of the steps what the scheme does not report itself."""
+        """Return the tolerance, and facts of the steps that the scheme does not report itself."""
         return {"tolerance": self.tolerance}
 
     @abstractmethod
@@ -100,7 +100,7 @@ class StepControl(ABC):
 class _ControlInPython(StepControl):
     """The control of Crank-Nicolson's steps in `crank_nicolson_controlled`, written in Python.
 
-    It serves what those kernels do not: GPUs, long cables in tiles, and very short ones.
+    It is used where those kernels are not: on GPUs, for long cables and for very short ones.
     """
 
     def __init__(self, scheme: Scheme, tolerance: float, largest: float) -> None:

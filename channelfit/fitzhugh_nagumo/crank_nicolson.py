@@ -249,9 +249,9 @@ class CrankNicolson(Scheme):
         a_pass, tile, overlap = n_steps, len(v), 0
         if len(v) > 2 * _TILE:
             for count in _STEPS_A_PASS:
-                felt = reach(decay, min(n_steps, count))
-                if felt <= _TILE / 16 or (count == 1 and felt < _TILE / 2):
-                    a_pass, tile, overlap = min(n_steps, count), _TILE, int(felt)
+                distance = reach(decay, min(n_steps, count))
+                if distance <= _TILE / 16 or (count == 1 and distance < _TILE / 2):
+                    a_pass, tile, overlap = min(n_steps, count), _TILE, int(distance)
                     break
         most, n_tiles = 0, -(-len(v) // tile)
         newton = n_spikes, self.tolerance, LANES

@@ -2,7 +2,7 @@
 
 The trapezoidal rule errs by h^3/12 v_ttt in a step. The third derivative is estimated by divided
 differences of the last three states and the new one. Unlike a comparison with an explicit formula,
-this does not amplify what alternates from node to node. After a start or an edge of a stimulus
+this does not amplify waves that alternate from node to node. After a start or an edge of a stimulus
 there are fewer than two earlier states, and two half steps are compared with the whole one.
 
 A block of lanes is one cable in 16 pieces, or 16 cables, all of which make the same steps. A row of
@@ -68,7 +68,7 @@ def _set_step(q: Array, rows: Array, dx: float, h: float) -> float:
 
 
 def _spikes(decay: float, m: int) -> int:
-    """Return the number of rows that feel the far end of a piece, at most m - 1."""
+    """Return the number of rows that the far end of a piece influences, at most m - 1."""
     if decay >= 0.9999:
         return m - 1
     rows = 10 + ceil(log(1e-20) / log(max(decay, 1e-30)))
@@ -130,7 +130,7 @@ def _copy(s: Array, m: int, field: int, other: Array, back: bool) -> None:
 
 
 def _halves(
-    s: Array, room: Array, states: Array, h: float, limits: Array, pieces: bool, lanes: int
+    s: Array, work: Array, states: Array, h: float, limits: Array, pieces: bool, lanes: int
 ) -> float:
     """Compare the step of h, which the block has just made, with two of half the length.
 
@@ -139,13 +139,13 @@ def _halves(
 
     Returns: the error of the half steps.
     """
-    m, q, scratch, ends = len(s) // 128, room[:144], room[144:368], room[436:548]
+    m, q, scratch, ends = len(s) // 128, work[:144], work[144:368], work[436:548]
     _copy(s, m, 0, states[2, 0], False)
     _copy(s, m, 1, states[2, 1], False)
     _copy(s, m, 0, states[3, 0], True)
     _copy(s, m, 1, states[3, 1], True)
     _guess(s, m, states[2, 0], -0.5, lanes)  # half of the way to the end of the whole step
-    decay = _set_step(q, room[372:436], limits[DX], h / 2)
+    decay = _set_step(q, work[372:436], limits[DX], h / 2)
     n_spikes = _spikes(decay, m) if pieces else 1
     for _ in range(2):
         if newton(s, m, q, ends, n_spikes, limits[NEWTON], scratch, lanes) < 0:
@@ -163,7 +163,7 @@ def _halves(
 
 def _advance(
     s: Array,
-    room: Array,
+    work: Array,
     states: Array,
     memory: Array,
     limits: Array,
@@ -175,7 +175,7 @@ def _advance(
 
     Arguments:
         s: (128 m,) the block.
-        room: (548,) coefficients of a step (144 numbers), scratch memory (224), times of states
+        work: (548,) coefficients of a step (144 numbers), scratch memory (224), times of states
             (4), a, gamma, epsilon and diffusion of each lane (64), and what holds at the ends of
             the lanes (112).
         states: (4, 2, 16 m) v and w: of the older and the newer state before this one; then of a
@@ -187,8 +187,8 @@ def _advance(
 
     Returns: whether every step was short enough for the tolerance.
     """
-    m, q, scratch, ends = len(s) // 128, room[:144], room[144:368], room[436:548]
-    worst, t, tolerance, edge = room[144:160], room[368:372], limits[ERROR], limits[EDGE]
+    m, q, scratch, ends = len(s) // 128, work[:144], work[144:368], work[436:548]
+    worst, t, tolerance, edge = work[144:160], work[368:372], limits[ERROR], limits[EDGE]
     new, done = 1, 0  # the newer of the two states before this one
     while done < most and not reached(memory[TIME], edge):
         now, ahead = memory[TIME], memory[AHEAD]
@@ -196,7 +196,7 @@ def _advance(
         known = memory[N_PAST]
         tried = False
         while True:
-            decay = _set_step(q, room[372:436], limits[DX], h)
+            decay = _set_step(q, work[372:436], limits[DX], h)
             ratio = h / (now - memory[NEWER]) if known > 0 else 0.0
             _guess(s, m, states[new, 0], ratio, lanes)
             n_spikes = _spikes(decay, m) if pieces else 1
@@ -207,7 +207,7 @@ def _advance(
                     _copy(s, m, 0, states[3, 0], False)
                     _copy(s, m, 1, states[3, 1], False)
                     finish(s, m, q, lanes)
-                    error = _halves(s, room, states, h, limits, pieces, lanes)
+                    error = _halves(s, work, states, h, limits, pieces, lanes)
                 else:
                     t[0], t[1], t[2], t[3] = memory[OLDER], memory[NEWER], now, now + h
                     older, newer = states[1 - new], states[new]
@@ -289,14 +289,14 @@ def control(
     """
     n_cables, n = v.shape
     m = -(-n // 16) if pieces else n
-    s, scratch, room = np.zeros(m * 128), np.zeros(m * 16), np.zeros(548)
-    states, equation = np.zeros((4, 2, 16 * m)), room[372:436]
+    s, scratch, work = np.zeros(m * 128), np.zeros(m * 16), np.zeros(548)
+    states, equation = np.zeros((4, 2, 16 * m)), work[372:436]
     if pieces:
-        tile_ends(room[436:548], 16 * m - n, kinds, True, True, True)
+        tile_ends(work[436:548], 16 * m - n, kinds, True, True, True)
         if len(drive):
             to_lanes(s, m, 6, drive, 0, n)
     else:
-        cable_ends(room[436:548], kinds)
+        cable_ends(work[436:548], kinds)
         drive_in(s, m, drive)
     for block in range(first, last):
         for k in range(64):
@@ -308,7 +308,7 @@ def control(
                 _copy(s, m, k, states[old, k], False)
         _load(s, m, 0, v, block, pieces)
         _load(s, m, 1, w, block, pieces)
-        if not _advance(s, room, states, memory[block], limits, most, pieces, lanes):
+        if not _advance(s, work, states, memory[block], limits, most, pieces, lanes):
             return False
         _store(s, m, 0, v, block, pieces, scratch)
         _store(s, m, 1, w, block, pieces, scratch)

@@ -115,10 +115,10 @@ class Pulse:
 
 @dataclass(frozen=True)
 class Cable:
-    """A uniform grid, what holds at its two ends, and the stimulus.
+    """A uniform grid, the conditions at its two ends, and the stimulus.
 
     Arguments:
-        n_nodes: how many nodes the grid has.
+        n_nodes: the number of nodes.
         dx: the distance from one node to the next, in the unit of length of the equation.
         left, right: "no_flux", a value at which v is held, or "periodic" for both.
         stimulus: the pulses, which add where several act.

@@ -171,7 +171,7 @@ class Explicit(Scheme):
         return {"steps_done": np.array([self.steps_done])}
 
     def restore(self, state: Mapping[str, Array]) -> None:
-        """Take in what `internal_state` has returned."""
+        """Set the internal state to an earlier one."""
         self.steps_done = int(state["steps_done"][0])
 
     def advance(

@@ -75,7 +75,7 @@ def cable_of(nodes: int, dx: float, left: str, right: str, pulses: tuple[Pulse, 
     """Return the cable; its ends are no_flux, periodic or a number.
 
     Raises:
-        InputError: another text, or what `Cable` refuses.
+        InputError: another text, or one that `Cable` refuses.
     """
     ends: list[Any] = []
     for name, text in (("--left", left), ("--right", right)):
@@ -95,7 +95,7 @@ def pulse(text: str) -> Pulse:
     """Return the stimulus that a text such as 0.5,x=0:5,t=10:12,every=100 describes.
 
     Raises:
-        InputError: another text, or what `Pulse` refuses.
+        InputError: another text, or one that `Pulse` refuses.
     """
     amplitude, *rest = text.split(",")
     values: dict[str, float] = {}
@@ -151,7 +151,7 @@ def schemes(
     """Return the schemes of these names, on the processor or on a GPU.
 
     Raises:
-        InputError: what a scheme cannot do, such as noise on a GPU.
+        InputError: options that a scheme does not offer, such as noise on a GPU.
     """
     if noise and tuple(names) != ("explicit",):
         raise InputError("noise is offered by the explicit scheme only", key="--noise")

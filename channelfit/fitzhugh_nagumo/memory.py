@@ -14,7 +14,7 @@ def check_host(n_frames: int, n_cables: int, n_nodes: int) -> None:
     """Refuse frames of v and w that the memory of this machine cannot hold.
 
     Raises:
-        InputError: what is needed, what is free, and which options make it less.
+        InputError: with the memory needed, the free memory, and options that need less.
     """
     needed = 8 * n_cables * n_nodes * (2 * n_frames + _ARRAYS)
     _check(needed, available(), f"{n_frames} frames of ", n_cables, n_nodes, "this machine")
@@ -24,10 +24,10 @@ def check_device(bytes_a_node: int, free: int, n_cables: int, n_nodes: int) -> N
     """Refuse cables that the memory of a GPU cannot hold.
 
     Arguments:
-        bytes_a_node: what a run takes of the device's memory. free: bytes that are not in use.
+        bytes_a_node: the memory that a run takes. free: bytes that are not in use.
 
     Raises:
-        InputError: what is needed, what is free, and which options make it less.
+        InputError: with the memory needed, the free memory, and options that need less.
     """
     _check(n_cables * n_nodes * bytes_a_node, free, "", n_cables, n_nodes, "the GPU")
 

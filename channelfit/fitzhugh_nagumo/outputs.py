@@ -103,7 +103,9 @@ def _speed(x: Array, arrived: Array) -> float | None:
         if not np.isfinite(times).any():
             continue
         start = int(np.flatnonzero(times == np.nanmin(times))[-1])
-        ends = np.flatnonzero(~(np.diff(times[start:]) > 0))  # not reached, or met from behind
+        ends = np.flatnonzero(
+            ~(np.diff(times[start:]) > 0)
+        )  # not reached, or reached from the other side
         length = int(ends[0]) + 1 if len(ends) else len(times) - start
         way = slice(start + length // 2, start + length - max(2, length // 20))
         if way.stop - way.start > 3:
@@ -138,7 +140,7 @@ def write(
 
 
 def _print_error(console: Any, summary: dict[str, Any]) -> None:
-    """Print how far v errs, what it was compared with, and for which part of the run."""
+    """Print the error of v, its reference, and the part of the run that was compared."""
     error = summary["error_estimate"]
     if error is None:
         return
@@ -161,7 +163,7 @@ def _print_error(console: Any, summary: dict[str, Any]) -> None:
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
-    """Print what a run has found, in words and as a table of its first 20 cables."""
+    """Print the summary of a run, in words and as a table of its first 20 cables."""
     console = PlainConsole(highlight=False)
     console.print(
         f"{summary['scheme']}, {summary['steps']:,} steps to t = {summary['end']:g} in "
@@ -183,7 +185,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
 
 
 def _print_choice(console: Any, summary: dict[str, Any]) -> None:
-    """Print what each scheme would have cost, and the error that the chosen one leaves."""
+    """Print the estimated cost of each scheme, and the error of the chosen one."""
     ways = "; ".join(
         f"{way['scheme']} {1e3 * way['estimated_seconds']:.2g} ms, {way['steps']:,} steps"
         for way in summary["choice"]

@@ -54,11 +54,11 @@ class Scheme:
         """Set the internal state to that before the first step."""
 
     def internal_state(self) -> dict[str, np.ndarray]:
-        """Return what a later run needs, beside v and w, to go on with the same bits, by name."""
+        """Return the arrays that a later run needs, beside v and w, to go on, by name."""
         return {}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take in what `internal_state` of the same scheme has returned."""
+        """Set the internal state to one that the same scheme has returned earlier."""
 
     def failed(self) -> bool:
         """Return whether a step has failed on the device since the last call."""
@@ -83,7 +83,7 @@ class Scheme:
             controlled: whether steps are controlled, which takes more memory.
 
         Raises:
-            InputError: what is needed, what is free, and which options make it less.
+            InputError: with the memory needed, the free memory, and options that need less.
         """
 
 
@@ -97,7 +97,7 @@ class Workers:
     def share(self, run: Callable[..., Any], n_jobs: int, *arguments: Any) -> list[Any]:
         """Call run(first, last, *arguments) for parts of the jobs 0 .. n_jobs - 1.
 
-        Returns: what the calls returned, in the order of the jobs.
+        Returns: the results of the calls, in the order of the jobs.
         """
         parts = min(4 * self.n_threads, n_jobs) if self.n_threads > 1 else 1
         if parts == 1:

@@ -1,6 +1,6 @@
 """The settings of a run, which are written to its summary.json and read back to repeat it.
 
-``channelfit fhn RUN/summary.json`` uses them for the options that are not given. A state that came
+``channelfit fhn RUN/summary.json`` uses them for options that are not on the command line. A state
 from a file is kept in the summary itself, on the nodes where it was used; a file that a summary
 names is never opened.
 """

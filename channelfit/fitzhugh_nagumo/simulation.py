@@ -35,7 +35,7 @@ class Run:
         x: (n_nodes,) places of the nodes.
         times: (n_frames,) of the frames.
         v, w: (n_frames, n_cables, n_nodes).
-        facts: the scheme, the number of steps, their lengths, and what else the scheme reports.
+        facts: the scheme, the number of steps, their lengths, and further facts of the scheme.
     """
 
     x: Array
@@ -225,7 +225,7 @@ class _Stepping:
         }
 
     def restore(self, state: Arrays) -> None:
-        """Take in what `internal_state` has returned."""
+        """Set the internal state to an earlier one."""
         for prefix, part in (("scheme_", self.scheme), ("control_", self.control)):
             if part is not None:
                 names = {name for name in state if name.startswith(prefix)}

@@ -1,6 +1,6 @@
 """The adaptive scheme on a GPU, for many cables: the text of its kernel, and the launches.
 
-A block has a cable. It does what `channelfit.fitzhugh_nagumo.adaptive` describes.
+A block has one cable. `channelfit.fitzhugh_nagumo.adaptive` describes the method.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from channelfit.fitzhugh_nagumo.cuda.device import CableDevice, DeviceScheme, pr
 from channelfit.fitzhugh_nagumo.equation import Array, Cable, Equation
 
 _LOWER = """
-// The smaller of what is there and x, both positive: their bits are ordered as they are.
+// Replaces a value by x if that is smaller; both are positive, so their bits have the same order.
 __device__ __forceinline__ void lower_to(REAL* address, REAL x) {
 #if DOUBLE
     atomicMin((unsigned long long*)address, (unsigned long long)__double_as_longlong(x));
@@ -277,7 +277,7 @@ class AdaptiveCuda(DeviceScheme):
         return {"counts": counts, "places": places.copy(), "lengths": lengths.copy()}
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take in what `internal_state` has returned."""
+        """Set the internal state to an earlier one."""
         self._nodes_steps, self._steps = state["counts"].tolist()
         self._grids = None
         if "places" in state:

@@ -26,7 +26,7 @@ from channelfit.reading.errors import InputError
 
 class BlockShape(NamedTuple):
     """The nodes of a thread (2 to 16), the threads of a block (a power of two), and the number of
-    blocks that a multiprocessor must have room for.
+    blocks that must fit on a multiprocessor.
     """
 
     nodes: int = 16
@@ -169,8 +169,8 @@ class CrankNicolsonCuda(DeviceScheme):
             if n <= shape.size and not self.cable.periodic:
                 return _Tiles(shape, n_steps, 0, True)
             for steps in range(min(self.steps, n_steps), 0, -1):
-                felt = reach(decay, steps, _NEGLIGIBLE[self.dtype])
-                halo = -(-int(min(felt, shape.size)) // shape.nodes) * shape.nodes
+                distance = reach(decay, steps, _NEGLIGIBLE[self.dtype])
+                halo = -(-int(min(distance, shape.size)) // shape.nodes) * shape.nodes
                 if shape.size - 2 * halo >= fewest * shape.size:
                     return _Tiles(shape, steps, halo, False)
         if self.solver == "tiles":

@@ -32,7 +32,7 @@ __device__ __forceinline__ Coefficients coefficients_of(const REAL* rows, int ca
     return k;
 }
 
-// What a node is: 0 an inner one, 1 and 2 the left and right end without flux, 3 one that stays.
+// Types of nodes: 0 an inner one, 1 and 2 the left and right end without flux, 3 a held one.
 __device__ __forceinline__ void neighbors(int type, REAL r, REAL& lower, REAL& upper) {
     lower = type == 0 ? r : type == 2 ? 2 * r : (REAL)0;
     upper = type == 0 ? r : type == 1 ? 2 * r : (REAL)0;
@@ -541,8 +541,8 @@ def crank_nicolson_text(
     """Return the text of the Crank-Nicolson kernels.
 
     Arguments:
-        nodes: how many nodes a thread keeps, from 2 to 16. threads: how many threads a block has.
-        blocks: how many blocks a multiprocessor must have room for.
+        nodes: of a thread, from 2 to 16. threads: of a block.
+        blocks: the number of blocks that must fit on a multiprocessor.
         driven: whether there is a stimulus.
     """
     constants = {"NODES": nodes, "THREADS": threads, "BLOCKS": blocks, "DRIVEN": int(driven)}

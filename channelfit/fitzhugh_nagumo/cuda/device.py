@@ -156,7 +156,7 @@ class DeviceScheme(Scheme):
         return self._nothing if drive is None else self.device.array(drive, self.dtype)
 
     def _cached(self, n_cables: int, dt: float, make: Callable[[], Any]) -> Any:
-        """Return what `make` returns, called once for each change of these two arguments."""
+        """Return the result of `make`, which is called when one of the other arguments changes."""
         if self._last is None or self._last[0] != (n_cables, dt):
             self._last = (n_cables, dt), make()
         return self._last[1]

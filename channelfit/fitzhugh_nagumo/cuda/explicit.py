@@ -5,8 +5,8 @@ two missing neighbors by shuffles. There is no barrier, and memory is touched on
 `explicit_tiles` warps take overlapping stretches of a cable: the error at the ends of a stretch
 moves by one node in each step and is thrown away with the overlap. Beyond an end without flux lies
 the cable's mirror image, and beyond the end of a ring lies the ring; both follow the same equation,
-so the loop knows no ends. In `explicit_cables` a warp has a whole cable and makes any number of
-steps in one pass.
+so the loop has no special nodes. In `explicit_cables` a warp has a whole cable and makes any number
+of steps in one pass.
 
 A step of forward Euler takes seven instructions a node with z = -dt w:
     v' = v (c1 + v (c2 - dt v)) + (r (left + right) + z)      z' = forget z - dt^2 epsilon v
@@ -47,32 +47,32 @@ __device__ __forceinline__ Step step_of(const REAL* rows, int cable) {
 }
 
 // Values that lie as memory has them (node k 32 + lane) to NODES neighbors a thread, and back.
-__device__ __forceinline__ void to_threads(REAL* room, REAL* x, int lane, REAL factor) {
+__device__ __forceinline__ void to_threads(REAL* buffer, REAL* x, int lane, REAL factor) {
     #pragma unroll
     for (int k = 0; k < NODES; k++) {
         int l = k * 32 + lane;
-        room[l + l / NODES] = x[k];
+        buffer[l + l / NODES] = x[k];
     }
     __syncwarp();
     #pragma unroll
-    for (int j = 0; j < NODES; j++) x[j] = factor * room[lane * PITCH + j];
+    for (int j = 0; j < NODES; j++) x[j] = factor * buffer[lane * PITCH + j];
     __syncwarp();
 }
 
-__device__ __forceinline__ void from_threads(REAL* room, REAL* x, int lane, REAL factor) {
+__device__ __forceinline__ void from_threads(REAL* buffer, REAL* x, int lane, REAL factor) {
     #pragma unroll
-    for (int j = 0; j < NODES; j++) room[lane * PITCH + j] = factor * x[j];
+    for (int j = 0; j < NODES; j++) buffer[lane * PITCH + j] = factor * x[j];
     __syncwarp();
     #pragma unroll
     for (int k = 0; k < NODES; k++) {
         int l = k * 32 + lane;
-        x[k] = room[l + l / NODES];
+        x[k] = buffer[l + l / NODES];
     }
     __syncwarp();
 }
 """
 
-# What a step is. `ends` knows what lies around the thread's nodes, and what is held.
+# One step. `ends` returns the neighbors of the thread's nodes, and sets the held ones.
 _EULER = """
 template <class Ends> __device__ __forceinline__ void make_step(
     REAL* v, REAL* z, const REAL* push, const Step& s, const Ends& ends)
@@ -94,7 +94,7 @@ template <class Ends> __device__ __forceinline__ void make_step(
 }
 """
 
-# The first and the fifth of the rows are less by one: they give rates, not what a step leaves.
+# The first and the fifth of the rows are less by one: they are of rates, not of new values.
 _RUNGE_KUTTA = """
 template <class Ends> __device__ __forceinline__ void make_step(
     REAL* v, REAL* z, const REAL* push, const Step& s, const Ends& ends)
@@ -159,14 +159,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_tiles(
     REAL* __restrict__ v_out, REAL* __restrict__ w_out, const REAL* __restrict__ rows,
     Index n_nodes, int n_tiles, int n_cables, int halo, int n_steps, int left_kind, int right_kind)
 {
-    __shared__ REAL room[WARPS][32 * PITCH];
+    __shared__ REAL buffer[WARPS][32 * PITCH];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     Index job = (Index)blockIdx.x * WARPS + warp;
     if (job >= (Index)n_tiles * n_cables) return;
     int cable = (int)(job / n_tiles);
     Index first = (job % n_tiles) * (TILE - 2 * halo) - halo, base = cable * n_nodes;
     int outer = left_kind == 2 ? 2 : 0;
-    REAL* mine = room[warp];
+    REAL* mine = buffer[warp];
     Step s = step_of(rows, cable);
     REAL v[NODES], z[NODES], push[NODES];
     bool inside = first >= 0 && first + TILE <= n_nodes;
@@ -238,7 +238,7 @@ struct Ends {
     __device__ __forceinline__ void hold(REAL* v, REAL* z) const {
         if (left_kind == 1 && lane == 0) v[0] = left_value;
         if (right_kind == 1 && lane == LAST_LANE) v[LAST_J] = right_value;
-        // What lies behind the end must not grow without bound.
+        // Values behind the end must not grow without bound.
         #pragma unroll
         for (int j = 0; j < NODES; j++)
             if (LAST_J + 1 < NODES && j > LAST_J && lane >= LAST_LANE) { v[j] = 0; z[j] = 0; }
@@ -251,12 +251,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_cables(
     REAL* __restrict__ v_out, REAL* __restrict__ w_out, const REAL* __restrict__ rows,
     int n_cables, int n_steps, int left_kind, int right_kind)
 {
-    __shared__ REAL room[WARPS][32 * PITCH];
+    __shared__ REAL buffer[WARPS][32 * PITCH];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     int cable = blockIdx.x * WARPS + warp;
     if (cable >= n_cables) return;
     Index base = (Index)cable * WHOLE;
-    REAL* mine = room[warp];
+    REAL* mine = buffer[warp];
     Step s = step_of(rows, cable);
     REAL v[NODES], z[NODES], push[NODES];
     #pragma unroll
