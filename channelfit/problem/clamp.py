@@ -141,7 +141,7 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
 
     Arguments:
         section: the mapping, with the keys ``KEYS["clamp"]``.
-        model: whose parameters its expressions may use.
+        model: the channel; its parameters may stand in the expressions.
 
     Raises:
         InputError: a quantity that is no number with a unit and no expression of the parameters, a

@@ -113,8 +113,8 @@ def read_rate_bounds(
 
     Arguments:
         section: the fit section.
-        model: whose rates they are.
-        protocols: between whose lowest and highest voltage the rates are looked at.
+        model: the channel that has the rates.
+        protocols: their lowest and highest voltage are the ends between which rates are bounded.
 
     Raises:
         InputError: anything that is not a bound on a rate, with file and key.
@@ -151,7 +151,7 @@ def in_fit(bounds: Iterable[Bounded], problem: Problem) -> tuple[Bounded, ...]:
     own, there is one for each of these.
 
     Arguments:
-        bounds: whose rows are those of the parameters of the problem's model.
+        bounds: their rows are those of the parameters of the problem's model.
     """
     found: dict[tuple[int, str], Bounded] = {}
     for k, bounded in enumerate(bounds):
