@@ -11,7 +11,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text, writing
 from channelfit.reading.texts import names_in
 from channelfit.results.comparison import distinct_labels, file_names
-from channelfit.results.files import make_folder
+from channelfit.results.files import FIT, fit_file, make_folder
 from channelfit.results.fit_folder import REPORT, picture_of
 from channelfit.results.run_state import json_text
 
@@ -53,7 +53,7 @@ def save_report(
         raise InputError("a page was expected: a name that ends in .html", file)
     _refuse_others(file)
     make_folder(file.parent)
-    names = [run / "fit.yaml" if run.is_dir() else run for run in runs]
+    names = [fit_file(run) for run in runs]
     labels = distinct_labels(file_names(names))
     reported = [_run(fit, label) for fit, label in zip(fits, labels, strict=True)]
     try:
@@ -115,7 +115,7 @@ def _folder(run: Path) -> Path:
     """Return the folder of a run; the current one for a file that lies in none."""
     if run.is_dir():
         return run
-    return run.parent if run.name == "fit.yaml" else Path()
+    return run.parent if run.name == FIT else Path()
 
 
 def _refuse_others(file: Path) -> None:

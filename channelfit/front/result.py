@@ -20,12 +20,13 @@ from channelfit.model.model import Model
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import save_text
+from channelfit.results.files import HISTORY, file_beside, fit_file
 from channelfit.results.fit_folder import picture_of
 from channelfit.results.report.result_tables import result_lines, result_table
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import json_text
 from channelfit.results.run_summary import found_with_result
-from channelfit.results.saved_summary import read_summary
+from channelfit.results.saved_summary import summary_beside
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.joined_files import FitFile, read_fit_file
 from channelfit.search.loop import HISTORY_COLUMNS, FitResult
@@ -396,7 +397,7 @@ def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
         True
     """
     file = Path(path)
-    found = read_fit_file(_saved_in(file))
+    found = read_fit_file(fit_file(file))
     section = found.document.get("fit")
     if not isinstance(section, Mapping) or section.get("start") != "values":
         raise InputError(
@@ -409,12 +410,7 @@ def load(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
 
 def read_fit(path: str | os.PathLike[str], backend: str = "auto") -> Fit:
     """Read the values in a run folder or in any file with a fit section, as a fit; see `load`."""
-    return _fit_of(read_fit_file(_saved_in(Path(path))), backend)
-
-
-def _saved_in(place: Path) -> Path:
-    """Return the file of a saved fit, of which a folder may be given."""
-    return place / "fit.yaml" if place.is_dir() else place
+    return _fit_of(read_fit_file(fit_file(Path(path))), backend)
 
 
 def _fit_of(found: FitFile, backend: str) -> Fit:
@@ -426,19 +422,12 @@ def _fit_of(found: FitFile, backend: str) -> Fit:
         raise error.at(file) from None
     scorer = kinds.make_scorer(plan, backend)
     winner = kinds.rescore(plan, scorer, values)
-    saved = _saved_summary(file)
+    saved = summary_beside(file)
     if not _is_of(saved, plan, values):  # the file was changed since
         saved = {}
     result = _result(plan, scorer, values, float(winner.cost), saved, _saved_history(file))
     summary = saved or kinds.summarize(plan, result, scorer, winner)
     return Fit(plan, scorer, result, winner, summary)
-
-
-def _saved_summary(file: Path) -> dict[str, Any]:
-    place = file.parent / "summary.json"
-    if file.name != "fit.yaml" or not place.exists():
-        return {}
-    return read_summary(place)
 
 
 def _is_of(saved: Mapping[str, Any], plan: FitPlan, values: np.ndarray) -> bool:
@@ -449,8 +438,8 @@ def _is_of(saved: Mapping[str, Any], plan: FitPlan, values: np.ndarray) -> bool:
 
 
 def _saved_history(file: Path) -> np.ndarray:
-    place = file.parent / "history.csv"
-    if file.name != "fit.yaml" or not place.exists():
+    place = file_beside(file, HISTORY)
+    if place is None:
         return np.empty(0, HISTORY_COLUMNS)
     try:
         with place.open(encoding="utf-8", newline="") as lines:

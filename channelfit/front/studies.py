@@ -21,7 +21,7 @@ from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
 from channelfit.results import comparison
-from channelfit.results.files import make_folder
+from channelfit.results.files import fit_file, make_folder
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_state import json_text
 from channelfit.results.run_summary import titles
@@ -503,7 +503,7 @@ def compare(
             plans.append(given._plan.with_values(given._result.values))
             names.append(given.name)
         else:
-            file = Path(given) / "fit.yaml" if Path(given).is_dir() else Path(given)
+            file = fit_file(Path(given))
             plans.append(kinds.load_plan(file, backend=backend))
             names += comparison.file_names([file])
     labels = comparison.distinct_labels(names)

@@ -18,6 +18,7 @@ import numpy as np
 
 from channelfit.problem.experiment import Experiment, n_scored
 from channelfit.reading.errors import InputError
+from channelfit.results.files import FIT
 from channelfit.results.quality import Quality
 from channelfit.results.report.traces import Traces
 from channelfit.results.run_summary import Winner, rescore
@@ -200,7 +201,7 @@ def _difference(value: float, values: Sequence[float]) -> float:
 
 def file_names(files: Sequence[Path]) -> list[str]:
     """Return a name for each file: that of its folder where the file is a run's `fit.yaml`."""
-    return [f.resolve().parent.name if f.name == "fit.yaml" else f.stem for f in files]
+    return [f.resolve().parent.name if f.name == FIT else f.stem for f in files]
 
 
 def distinct_labels(names: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Folders of results: made, written to, and known to be on the disk."""
+"""Folders of results: the names of their files, how they are made, when they are on the disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,26 @@ from typing import Any
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import writing
 
+#: The names of files in the folder of a fit.
+FIT, HISTORY, SUMMARY = "fit.yaml", "history.csv", "summary.json"
 #: The errors of `fsync` on file systems that do not have it.
 _CANNOT_TELL = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EROFS)
+
+
+def fit_file(path: Path) -> Path:
+    """Return the fit file in a run folder; another path stays as it is."""
+    return path / FIT if path.is_dir() else path
+
+
+def file_beside(file: Path, name: str) -> Path | None:
+    """Return a file of a run folder beside its fit file; None where there is none.
+
+    Arguments:
+        file: the fit file, or one that lies in no run folder.
+        name: of the other file, such as `SUMMARY`.
+    """
+    other = file.parent / name
+    return other if file.name == FIT and other.exists() else None
 
 
 def fault_of(write: Callable[..., object], *arguments: Any) -> InputError | None:

@@ -28,7 +28,7 @@ import numpy as np
 from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text, writing
-from channelfit.results.files import fault_of
+from channelfit.results.files import FIT, HISTORY, SUMMARY, fault_of
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.report.traces import TracePicture, fitted
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 REPORT = "report.html"
 #: Seconds between two saves of the best fit of a running search.
 SAVE_EVERY = 5.0
-_HISTORY = HISTORY_COLUMNS.names or ()
+_COLUMNS = HISTORY_COLUMNS.names or ()
 #: The numbers of a search that stand in `state.json`.
 _PROGRESS = (
     *("generation", "evaluations", "seconds", "seconds_left", "candidates_per_second"),
@@ -69,7 +69,7 @@ class FitFolder:
         self._has_data = False
         self._rows: list[Sequence[float | None]] = []
         self._text, self._n_rendered = io.StringIO(), 0
-        self._text.write(csv_rows([_HISTORY]))
+        self._text.write(csv_rows([_COLUMNS]))
         self._best: tuple[float, np.ndarray] | None = None
         self._saved, self._saved_cost = time.monotonic(), math.inf
         run.report(**_described(fit))
@@ -93,7 +93,7 @@ class FitFolder:
 
         Returns: why the state could not be saved; None where it was, or was not due.
         """
-        self._rows.append(tuple(getattr(progress, name) for name in _HISTORY))
+        self._rows.append(tuple(getattr(progress, name) for name in _COLUMNS))
         if progress.parameters is not None:
             self._best = progress.best_cost, progress.parameters
         fault = None
@@ -124,7 +124,7 @@ class FitFolder:
             return None
         self._text.write(csv_rows(self._rows[self._n_rendered :]))
         self._n_rendered = len(self._rows)
-        return fault_of(write_text, self.path / "history.csv", self._text.getvalue())
+        return fault_of(write_text, self.path / HISTORY, self._text.getvalue())
 
     def begin_drawing(self, result: FitResult, winner: Any) -> None:
         """Begin with the picture, which takes long, and return at once."""
@@ -145,9 +145,9 @@ class FitFolder:
         steps: tuple[Callable[[], None], ...] = (
             lambda: self.save_fit(result.values),
             lambda: write_text(
-                self.path / "history.csv", csv_rows([_HISTORY]) + csv_rows(result.history.tolist())
+                self.path / HISTORY, csv_rows([_COLUMNS]) + csv_rows(result.history.tolist())
             ),
-            lambda: write_text(self.path / "summary.json", json_text(summary)),
+            lambda: write_text(self.path / SUMMARY, json_text(summary)),
             lambda: self._finish_drawing(result),
         )
         facts = facts_of(self.fit, result, json_text(summary))
@@ -178,7 +178,7 @@ class FitFolder:
         elif reason == INTERRUPTED:
             state = INTERRUPTED
         rows = result.history.tolist()
-        news = dict(zip(_HISTORY, rows[-1], strict=True)) if rows else {}
+        news = dict(zip(_COLUMNS, rows[-1], strict=True)) if rows else {}
         kept = ("seconds", "candidates_per_second", "parameters")
         news |= {key: summary[key] for key in kept if key in summary}
         news |= {"evaluations": result.evaluations, "best_cost": summary["cost"]}
@@ -207,7 +207,7 @@ class FitFolder:
         if not self._has_data:
             save_data(self.fit, self.path)
             self._has_data = True
-        write_text(self.path / "fit.yaml", saved_text(fit_document(self.fit, values, self.path)))
+        write_text(self.path / FIT, saved_text(fit_document(self.fit, values, self.path)))
 
 
 def _first(faults: Iterable[InputError | None]) -> InputError | None:

@@ -11,6 +11,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import PARTIAL
 from channelfit.reading.units import shown
 from channelfit.results.checkpoint import RESUME, read_resume_file
+from channelfit.results.files import SUMMARY
 from channelfit.results.processes import host, still_runs
 from channelfit.results.run_state import CLAIM, FINISHED, STATE
 
@@ -82,7 +83,7 @@ def has_finished(folder: Path) -> bool:
     It says so in its state, or it has results, no state, and nothing to go on with.
     """
     state = _state(folder).get("state")
-    only_results = (folder / "summary.json").is_file() and state is None
+    only_results = (folder / SUMMARY).is_file() and state is None
     left = any((folder / name).exists() for name in (RESUME, CLAIM))
     return state == FINISHED or (only_results and not left)
 

@@ -19,16 +19,16 @@ from typing import Any
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable
+from channelfit.results.files import FIT, HISTORY, SUMMARY
 from channelfit.results.processes import still_runs
 from channelfit.results.run_state import CLAIM, FAILED, FINISHED, INTERRUPTED, RUNNING, STATE
 
 #: Two states that no run can write itself.
 KILLED, UNKNOWN = "killed", "unknown"
-_SUMMARY, _HISTORY, _FIT = "summary.json", "history.csv", "fit.yaml"
 #: The record of a night, in a folder that holds run folders and is none itself.
 NIGHT = "night.json"
 #: The size of the largest file of each kind that is read, bytes.
-_MOST = {STATE: 2**23, _SUMMARY: 2**25, _HISTORY: 2**27, NIGHT: 2**25}
+_MOST = {STATE: 2**23, SUMMARY: 2**25, HISTORY: 2**27, NIGHT: 2**25}
 #: The length of the longest text, characters, and of the longest list or table, entries.
 _LONGEST, _ENTRIES = 2000, 2000
 #: The columns of `history.csv` that are read.
@@ -74,7 +74,7 @@ def is_run(folder: Path) -> bool:
     """Return whether a folder is that of a run, finished or not."""
     if (folder / NIGHT).is_file():
         return False
-    return any((folder / name).is_file() for name in (STATE, _SUMMARY, CLAIM, _HISTORY))
+    return any((folder / name).is_file() for name in (STATE, SUMMARY, CLAIM, HISTORY))
 
 
 def jobs_of_night(folder: Path) -> dict[str, dict[str, Any]]:
@@ -123,12 +123,12 @@ def find_run(folder: Path) -> FoundRun:
         return _ended(folder, again)
     # All but the state was written, for which no room was left. A run that was killed while it
     # wrote its results, or after an interrupt that had written some, has left its claim, too.
-    if (folder / _SUMMARY).is_file() and not (folder / CLAIM).exists():
+    if (folder / SUMMARY).is_file() and not (folder / CLAIM).exists():
         return _without_state(folder)
     if "wells" in content:  # its fit.yaml is the file from which it began
         done, wells = again.get("wells_done", 0), content["wells"]
         kept = f"{done:.0f} of {wells:.0f} wells are done, and `--resume` goes on from there"
-    elif (folder / _FIT).is_file():
+    elif (folder / FIT).is_file():
         kept = "fit.yaml holds the best that it had saved"
     else:
         kept = "it had not saved any parameters yet"
@@ -146,7 +146,7 @@ def _ended(folder: Path, content: dict[str, Any]) -> FoundRun:
 
 def _without_state(folder: Path) -> FoundRun:
     """Return the run in a folder without `state.json`, as those of earlier versions have none."""
-    summary = _content(folder / _SUMMARY)
+    summary = _content(folder / SUMMARY)
     if summary is not None:
         content = dict(summary)
         for own, theirs in (("best_cost", "cost"), ("generation", "generations")):
@@ -163,7 +163,7 @@ def _without_state(folder: Path) -> FoundRun:
         return FoundRun(folder, UNKNOWN, f"{STATE} cannot be read.")
     if (folder / CLAIM).exists():
         return FoundRun(folder, UNKNOWN, "It runs or was killed: no file says which.")
-    if (folder / _HISTORY).is_file():
+    if (folder / HISTORY).is_file():
         return FoundRun(folder, INTERRUPTED, "It ended before it was done.")
     raise InputError("this is not the folder of a run", folder)
 
@@ -178,7 +178,7 @@ def history_of(folder: Path, most: int) -> list[tuple[float, float | None, float
 
     Returns: empty where there is no such file.
     """
-    body = read_plain(folder / _HISTORY, _MOST[_HISTORY])
+    body = read_plain(folder / HISTORY, _MOST[HISTORY])
     header, *lines = (body or b"").decode("utf-8", "replace").splitlines() or [""]
     step = max(1, -(-len(lines) // most))
     lines = lines[(len(lines) - 1) % step :: step]

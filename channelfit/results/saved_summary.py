@@ -7,6 +7,7 @@ from typing import Any
 
 from channelfit.reading.documents import read_json
 from channelfit.reading.saved import FLAG, NUMBER, PLAIN, TEXT, WHOLE, Each, Listed, check_shape
+from channelfit.results.files import SUMMARY, file_beside
 from channelfit.results.quality import FIGURES
 
 _QUALITY = dict.fromkeys(FIGURES, NUMBER)
@@ -60,6 +61,12 @@ _SUMMARY = {
     "settings!": Each(PLAIN),
     "stop": Each(PLAIN),
 }
+
+
+def summary_beside(file: Path, whole: bool = True) -> dict[str, Any]:
+    """Return the summary beside a fit file, as `read_summary` does; empty where there is none."""
+    place = file_beside(file, SUMMARY)
+    return {} if place is None else read_summary(place, whole)
 
 
 def read_summary(file: Path, whole: bool = True) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
 from channelfit.reading.units import parse_quantity
 from channelfit.results.export.provenance import Provenance, as_mapping, provenance_of
-from channelfit.results.saved_summary import read_summary
+from channelfit.results.files import fit_file
+from channelfit.results.saved_summary import summary_beside
 from channelfit.search.fit_file import first_temperature
 from channelfit.search.joined_files import read_fit_file
 
@@ -197,9 +198,11 @@ def read_subject(path: Path, overrides: Sequence[str] = (), cell: str | None = N
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
     """
-    file = path / "fit.yaml" if path.is_dir() else path
+    file = fit_file(path)
     found = read_fit_file(file, overrides)
-    return subject_of(found.document, file, found.model_file, _saved_summary(file), cell)
+    return subject_of(
+        found.document, file, found.model_file, summary_beside(file, whole=False), cell
+    )
 
 
 def subject_of(
@@ -286,17 +289,6 @@ def _temperature(channel: ChannelModel, fit: object) -> dict[str, Any]:
     if stated:
         known = found.pop() if len(found) == 1 else None
     return {"temperature_C": known, "temperature_stated": stated or not rows}
-
-
-def _saved_summary(file: Path) -> dict[str, Any]:
-    """Read what stands beside a saved fit in ``summary.json``; empty where there is none.
-
-    Raises: InputError where it cannot be read.
-    """
-    place = file.parent / "summary.json"
-    if file.name != "fit.yaml" or not place.exists():
-        return {}
-    return read_summary(place, whole=False)
 
 
 def _rows_of_these_values(
