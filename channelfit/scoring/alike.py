@@ -29,7 +29,7 @@ _NAMES = tuple(field.name for field in fields(Linearization))
 
 @dataclass(frozen=True, eq=False)
 class Alike:
-    """Groups of experiments whose models differ in one parameter, to which currents are
+    """Groups of experiments with models that differ in one parameter, to which currents are
     proportional.
 
     Attributes:

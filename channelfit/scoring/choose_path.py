@@ -19,7 +19,7 @@ from channelfit.scoring.layout.visit_order import schedule
 
 
 def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str = "cuda") -> str:
-    """The path that the scores of a problem take.
+    """Return the path that the scores of a problem take.
 
     Arguments:
         path: one of `scorer.PATHS`.
@@ -40,7 +40,7 @@ def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str =
 
 
 def reason_against_modes(problem: Problem) -> str | None:
-    """Why a problem cannot be scored by modes; None if it can."""
+    """Return why a problem cannot be scored by modes; None if it can."""
     reason = reason_without_modes(problem.model)
     if reason is None and not problem.model.one_product:
         names = ", ".join(term.name for term in problem.model.terms if term.chains)
@@ -51,7 +51,7 @@ def reason_against_modes(problem: Problem) -> str | None:
 
 
 def samples_per_visit(problem: Problem) -> float:
-    """Scored samples for each visit of a voltage, whose tables a visit makes once."""
+    """Return the scored samples for each visit of a voltage; tables are made once a visit."""
     tree = problem.scored
     order = schedule(tree, single_samples_anywhere=True)
     samples = tree.runs[order.run, N_SAMPLES][order.weight > 0].sum()
@@ -66,7 +66,7 @@ _BREAK_EVEN = {
 
 
 def break_even(problem: Problem, dtype: str, backend: str = "cuda") -> float:
-    """Samples a visit from which the closed form is faster than stepping.
+    """Return the samples a visit from which the closed form is faster than stepping.
 
     Measured on one NVIDIA H200 by `benchmarks/states.py` and on two CPU cores by
     `benchmarks/scoring.py`. On a CPU the modes of up to five states cost less than the propagators

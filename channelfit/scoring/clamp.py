@@ -13,7 +13,6 @@ from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.run_tree import by_sweep
 from channelfit.problem.statuses import NOT_FINITE, OK, OUT_OF_CLAMP
-from channelfit.reading.errors import InputError
 from channelfit.scoring.cpu import shared_kernel
 from channelfit.scoring.kernels.clamp_cpu import UNLOADED, ClampCpuSource
 from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, LEVELS, RISE, ClampGrid, grid
@@ -32,7 +31,7 @@ _RESTS = np.concatenate([np.full(UNLOADED, 1e9), 1e-3 * 4.0 ** np.arange(21)])
 
 
 def common_clamp(problem: Problem) -> Clamp:
-    """The clamp of all experiments of a problem.
+    """Return the clamp of all experiments of a problem.
 
     Raises ValueError where they differ: such a problem has several groups, each with a scorer.
     """
@@ -44,7 +43,7 @@ def common_clamp(problem: Problem) -> Clamp:
 
 @dataclass(frozen=True, eq=False)
 class Laid:
-    """A grid with the tables of the filter beside its steps, and the steps of a rest."""
+    """A mesh with the tables of the filter beside its steps, and the steps of a rest."""
 
     grid: ClampGrid
     steps: np.ndarray
@@ -53,7 +52,7 @@ class Laid:
 
 
 def laid(experiments: list[Experiment], clamp: Clamp, level: int, scored: bool) -> Laid:
-    """The grid of some experiments, of samples that count or of all, as kernels read it."""
+    """Return the mesh of some experiments, of samples that count or of all, as kernels read it."""
     pairs = [
         (e.recording.current_pA, e.weight * e.recording.weight)
         if scored and e.recording is not None
@@ -77,7 +76,7 @@ def laid(experiments: list[Experiment], clamp: Clamp, level: int, scored: bool) 
 
 
 class Raw(NamedTuple):
-    """What a kernel gives: sums of squares, their parts by parameters, or traces; see `_run`."""
+    """The results of a kernel: sums of squares, their derivatives, and traces; see `_launched`."""
 
     cost: np.ndarray
     status: np.ndarray
@@ -91,7 +90,7 @@ class ClampScorer(ChannelScorer):
     """Scores and simulates a problem with a clamp, in float64."""
 
     backend, path, paths = "cpu", "stepping", ("stepping",)
-    #: What writes the kernel's text.
+    #: The class that writes the text of the kernel.
     source_kind: Any = ClampCpuSource
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
@@ -104,22 +103,27 @@ class ClampScorer(ChannelScorer):
         self.source_text = self.source.text
         self.source_hash = hashlib.sha256(self.source_text.encode()).hexdigest()[:16]
         self.n_threads = usable_cores()
-        self._laid: dict[tuple[int, bool], Laid] = {}
+        self._meshes: dict[tuple[int, bool], Laid] = {}
 
     @cached_property
     def _differentiated(self) -> Any:
         return self.source_kind(self.problem.model, self.clamp, self.free, self.n_modes)
 
+    @property
+    def has_data(self) -> bool:
+        """True where a recording has a sample that counts."""
+        recordings = [e.recording for e in self.problem.fitted if e.recording is not None]
+        return any(recording.weight.any() for recording in recordings)
+
     def grid(self, level: int, scored: bool) -> Laid:
-        """The mesh of a level, of the samples that count or of all."""
+        """Return the mesh of a level, of the samples that count or of all."""
         key = (level, scored)
-        if key not in self._laid:
+        if key not in self._meshes:
             experiments = self.problem.fitted if scored else list(self.problem.experiments)
-            self._laid[key] = laid(experiments, self.clamp, level, scored)
-        return self._laid[key]
+            self._meshes[key] = laid(experiments, self.clamp, level, scored)
+        return self._meshes[key]
 
     def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
-        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
         parameters = self._checked(parameters)
         trace = np.full((self.grid(0, False).grid.times.size, parameters.shape[1]), np.nan)
         found = self._refined(False, parameters, trace=trace)
@@ -127,24 +131,25 @@ class ClampScorer(ChannelScorer):
         return [by_sweep(trace, places) for places in self.grid(0, False).grid.outputs]
 
     def score(self, parameters: np.ndarray) -> Score:
-        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
         found = self._refined(False, self._scorable(parameters))
         return Score(found.cost, found.status)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
-        """Cost, gradient and Hessian: the derivatives of the discrete steps."""
+        """Return cost, gradient and Hessian: the derivatives of the discrete steps."""
         return self._refined(bool(self.free), self._scorable(parameters))
 
     def _refined(
         self, derived: bool, parameters: np.ndarray, trace: np.ndarray | None = None
     ) -> Linearization:
-        """All candidates on the coarsest mesh, and those whose error is too large on finer ones."""
+        """Compute candidates on the coarsest mesh,
+        and again on finer ones while the error is too large.
+        """
         n_parameters, n = parameters.shape
         out = Linearization.empty(n_parameters, n)
         left = np.arange(n)
         for level in range(len(LEVELS)):
             some = np.ascontiguousarray(parameters[:, left])
-            part, error, shown = self._run(derived, some, level, trace is not None)
+            part, error, predicted = self._run(derived, some, level, trace is not None)
             last = level + 1 == len(LEVELS)
             if last:
                 lost = (part.status == OK) & ~(error < _HOPELESS)
@@ -152,7 +157,7 @@ class ClampScorer(ChannelScorer):
             done = np.full(len(left), True) if last else error < TOLERANCE
             self._keep(out, left[done], part, done)
             if trace is not None:
-                trace[:, left[done]] = shown[:, done]
+                trace[:, left[done]] = predicted[:, done]
             left = left[~done]
             if not len(left):
                 break
@@ -170,7 +175,7 @@ class ClampScorer(ChannelScorer):
     def _run(
         self, derived: bool, parameters: np.ndarray, level: int, tracing: bool
     ) -> tuple[Linearization, np.ndarray, np.ndarray]:
-        """A score, with its derivatives if wanted, the errors (n_candidates,), and traces."""
+        """Return scores, with derivatives if `derived`, the errors (n_candidates,), and traces."""
         n_parameters, n = parameters.shape
         raw = self._launched(derived, parameters, level, tracing)
         total = 1.0 if tracing else self.grid(level, True).grid.weight.sum()
@@ -213,19 +218,3 @@ class ClampScorer(ChannelScorer):
         run = generated(source.text, "runSweeps")
         shared_kernel(run, parameters, arguments, source.lanes, self.n_threads)
         return out
-
-    def _checked(self, parameters: np.ndarray) -> np.ndarray:
-        parameters = np.ascontiguousarray(parameters, dtype=float)
-        n_parameters = len(self.problem.model.parameters)
-        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
-            raise ValueError(
-                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
-            )
-        return parameters
-
-    def _scorable(self, parameters: np.ndarray) -> np.ndarray:
-        if not any(
-            e.recording is not None and e.recording.weight.any() for e in self.problem.fitted
-        ):
-            raise InputError("nothing to score: no recording has a sample of weight above 0")
-        return self._checked(parameters)

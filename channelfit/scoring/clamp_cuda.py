@@ -34,17 +34,18 @@ class ClampCudaScorer(ClampScorer):
         self._arrays: dict[tuple[int, bool], list[Any]] = {}
 
     def score(self, parameters: Any) -> Score:
-        """Cost and status, where the parameters are."""
+        """Return cost and status, on the GPU if the parameters are."""
         found = super().score(to_host(parameters))
-        return Score(*self._where(parameters, found.cost, found.status))
+        return Score(*self._as_given(parameters, found.cost, found.status))
 
     def linearize(self, parameters: Any) -> Linearization:
-        """Cost, status, gradient and Hessian, where the parameters are."""
+        """Return cost, status, gradient and Hessian, on the GPU if the parameters are."""
         found = super().linearize(to_host(parameters))
         arrays = found.cost, found.status, found.gradient, found.hessian
-        return Linearization(*self._where(parameters, *arrays))
+        return Linearization(*self._as_given(parameters, *arrays))
 
-    def _where(self, parameters: Any, *arrays: np.ndarray) -> tuple[Any, ...]:
+    def _as_given(self, parameters: Any, *arrays: np.ndarray) -> tuple[Any, ...]:
+        """Return arrays on the GPU if the parameters are there, else as they are."""
         on_device = self.xp is not np and isinstance(parameters, self.xp.ndarray)
         return tuple(self.xp.asarray(array) for array in arrays) if on_device else arrays
 
@@ -104,7 +105,9 @@ class ClampCudaScorer(ClampScorer):
         return kernel
 
     def _of_the_mesh(self, mesh: Laid, level: int, tracing: bool) -> list[Any]:
-        """The arguments of the kernel that tell of the mesh; arrays go to the device once."""
+        """Return the arguments of the kernel that describe the mesh;
+        arrays go to the device once.
+        """
         grid = mesh.grid
         if (level, tracing) not in self._arrays:
             host = [grid.holding, grid.sweeps, mesh.steps, grid.jumped, mesh.rests, mesh.modes]

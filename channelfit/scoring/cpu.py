@@ -13,7 +13,6 @@ import numpy as np
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import HELD, KIND, RunTree, by_sweep
 from channelfit.problem.statuses import NOT_FINITE, OK
-from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
 from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.kernels.cpu_source import RUN_ARGUMENTS, CpuSource
@@ -54,7 +53,6 @@ class CpuScorer(ChannelScorer):
         self.n_threads = usable_cores()
 
     def score(self, parameters: np.ndarray) -> Score:
-        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
         parameters = self._scorable(parameters)
         if isinstance(self.scoring, CpuStepping):
             return self.scoring.score(parameters, self.n_threads)
@@ -65,11 +63,12 @@ class CpuScorer(ChannelScorer):
         return score
 
     def rescore(self, parameters: np.ndarray) -> Score:
-        """The score by stepping in float64, whatever this scorer's path and precision."""
+        """Return the score by stepping in float64, whatever this scorer's path and precision."""
         return self._exact.score(self._scorable(parameters), self.n_threads)
 
     def preview(self, parameters: np.ndarray) -> Score:
-        """Costs as `linearize` has them, where that is cheaper than `score`; else the score.
+        """Return costs as `linearize` has them, where that is cheaper than `score`;
+        else the score.
 
         Schemes on ramps and sines are taken in pieces, where a score steps: more exact than its
         steps by as much as the two differ, 1e-7 of the cost or so.
@@ -83,21 +82,22 @@ class CpuScorer(ChannelScorer):
         return out
 
     def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
-        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates)."""
-        parameters = _checked(parameters, len(self.problem.model.parameters))
+        parameters = self._checked(parameters)
         self.problem.check_memory(parameters.shape[1])
         out = self.stepping.simulate(parameters, self.n_threads)
         return [by_sweep(out, places) for places in self.problem.simulated.outputs]
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
-        """Cost, gradient and Hessian; in float64, whatever this scorer's path and precision."""
+        """Return cost, gradient and Hessian in float64,
+        whatever this scorer's path and precision.
+        """
         parameters = self._scorable(parameters)
         out = Linearization.empty(*parameters.shape)
         self._shared(self._tangents.linearize, parameters, [*vars(out).values()])
         return out
 
     def residuals(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Compressed residuals: cost = (sum of their squares + constant)/total weight.
+        """Return compressed residuals: cost = (sum of their squares + constant)/total weight.
 
         Returns:
             residuals (n_residuals, n_candidates), pA times the root of a weight; their Jacobian
@@ -114,18 +114,18 @@ class CpuScorer(ChannelScorer):
 
     @property
     def compression(self) -> Plan:
-        """Where the residuals of `residuals` come from: their targets and weights."""
+        """The plan of `residuals`, with their targets and weights."""
         return self._tangents.plan
 
     @property
     def has_one_plan(self) -> bool:
-        """Whether `residuals` are as fast as `linearize`, since the same samples serve both."""
+        """True where `residuals` are as fast as `linearize`, since the same samples serve both."""
         return self._tangents.has_one_plan
 
     def _shared(
         self, sweep: Callable[..., None], parameters: np.ndarray, arrays: list[Any]
     ) -> None:
-        """Calls a method of a `Linearizer` for all candidates, on all threads.
+        """Call a method of a `Linearizer` for all candidates, on all threads.
 
         BLAS keeps to one thread meanwhile: its own threads, on small matrices, would mostly wait
         for each other.
@@ -155,11 +155,6 @@ class CpuScorer(ChannelScorer):
     def _exact(self) -> CpuStepping:
         return self.stepping if self.dtype == "float64" else CpuStepping(self.problem, "float64")
 
-    def _scorable(self, parameters: np.ndarray) -> np.ndarray:
-        if self.problem.scored.total_weight <= 0:
-            raise InputError("nothing to score: no recording has a sample of weight above 0")
-        return _checked(parameters, len(self.problem.model.parameters))
-
 
 class CpuStepping:
     """Scores and traces in which the state at every sample follows from the sample before."""
@@ -171,14 +166,14 @@ class CpuStepping:
         self.source = self._source_for(problem.scored if scores else problem.simulated)
 
     def score(self, parameters: np.ndarray, n_threads: int) -> Score:
-        """Cost and status of checked parameters."""
+        """Return cost and status of checked parameters."""
         tree = self.problem.scored
         data = tree.data_pA.astype(self.dtype)
         cost, status = self._run(self.source, parameters, tree, data, np.empty((0, 0)), n_threads)
         return _finished((cost + tree.constant) / tree.total_weight, status)
 
     def simulate(self, parameters: np.ndarray, n_threads: int) -> np.ndarray:
-        """Currents (n_data, n_candidates), NaN where a candidate failed."""
+        """Return currents (n_data, n_candidates), NaN where a candidate failed."""
         tree = self.problem.simulated
         out = np.empty((len(tree.sample_mV), parameters.shape[1]))
         source, data = self._tracing, np.empty(0, self.dtype)
@@ -205,7 +200,7 @@ class CpuStepping:
         trace: np.ndarray,
         n_threads: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sums of squares and statuses, or traces where room for them is given."""
+        """Return sums of squares and statuses; fill in traces where room for them is given."""
         n = parameters.shape[1]
         cost, status = np.empty(n), np.empty(n, dtype=np.int8)
         arguments = [getattr(tree, _FIELDS.get(name, name)) for name in RUN_ARGUMENTS]
@@ -230,7 +225,7 @@ class CpuModes:
         self._arguments = [*(getattr(walk, name) for name in WALK_ARGUMENTS), walk.n_slots, tables]
 
     def score(self, parameters: np.ndarray, n_threads: int) -> tuple[Score, np.ndarray]:
-        """Cost and status of checked parameters, and which candidates are in doubt."""
+        """Return cost and status of checked parameters, and the candidates in doubt."""
         n = parameters.shape[1]
         cost, status, doubt = np.empty(n), np.empty(n, np.int8), np.empty(n, np.bool_)
         arguments = [*self._arguments, self.squares, cost, status, doubt]
@@ -248,19 +243,10 @@ def _finished(cost: np.ndarray, status: np.ndarray) -> Score:
     return Score(cost, status)
 
 
-def _checked(parameters: np.ndarray, n_parameters: int) -> np.ndarray:
-    parameters = np.ascontiguousarray(parameters, dtype=float)
-    if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
-        raise ValueError(
-            f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
-        )
-    return parameters
-
-
 def shared_kernel(
     run: Kernel, parameters: np.ndarray, arguments: list[Any], lanes: int, n_threads: int
 ) -> None:
-    """run(parameters, first block, last block, *arguments) of all blocks of lanes."""
+    """Call run(parameters, first block, last block, *arguments) for all blocks of lanes."""
     made, words = run.bound(parameters, 0, 0, *arguments)  # compiles, before the threads start
     before, after = words[:3], words[5:]
 

@@ -1,8 +1,8 @@
 """Linearizations on the CPU: costs with exact derivatives, from compressed recordings.
 
-A plan (`tangent_plan`) says which currents are needed and where they go. For each candidate the
-kernels of `scheme_kernels`, `ramp_kernels` or `relaxation_kernels` fill a flat array with these
-currents and their derivatives, and matrix products make residuals and their Jacobian of it.
+A plan (`tangent_plan`) says which currents are computed and where they are stored. For each
+candidate the kernels of `scheme_kernels`, `ramp_kernels` or `relaxation_kernels` fill a flat array
+with these currents and their derivatives; matrix products make residuals and their Jacobian of it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from threading import RLock
 
 import numpy as np
 
-from channelfit.model.channel import Chain, ChannelModel, Term
+from channelfit.model.channel import ChannelModel, Term
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import KIND, VARYING
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.threads import single_threaded_blas
-from channelfit.scoring.tangent_plan import Plan
+from channelfit.scoring.tangent_plan import Plan, may_oscillate
 from channelfit.scoring.tangent_terms import TermPlans, TermsWalk
-from channelfit.scoring.tangent_walks import UNRESOLVED, GateWalk, SchemeWalk, Walk
+from channelfit.scoring.tangent_walks import UNRESOLVED, Walk, walk_of
 
 #: Targets and constants of candidates, by the number of a plan and the numbers of the candidates.
 Recorded = Callable[[int, np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -48,7 +48,9 @@ class Linearizer:
         self._lock = RLock()
 
     def plans(self) -> Iterator[Plan]:
-        """All plans, from the fastest to the one for every candidate; made when first needed."""
+        """Yield all plans, from the fastest to the one for every candidate;
+        made when first needed.
+        """
         model, oscillating = self.model, self._oscillating
         width = 1 + len(self.free)
         for k, grade in enumerate(self._grades):
@@ -62,7 +64,7 @@ class Linearizer:
 
     @property
     def _oscillating(self) -> bool:
-        return not all(_is_tree(chain) for chain in self.model.chains)
+        return may_oscillate(self.model)
 
     @cached_property
     def _source(self) -> TangentSource:
@@ -70,7 +72,7 @@ class Linearizer:
 
     def _new_walk(self, plan: Plan) -> Walk:
         if self.model.ohmic is not None:
-            return (GateWalk if self.model.relaxes else SchemeWalk)(self._source, plan)
+            return walk_of(self._source, plan)
         with self._lock:
             if id(plan) not in self._terms:
                 (grade,) = (g for p, g in zip(self._made, self._grades, strict=False) if p is plan)
@@ -81,12 +83,12 @@ class Linearizer:
 
     @property
     def has_one_plan(self) -> bool:
-        """Whether one plan serves every candidate."""
+        """True where one plan serves every candidate."""
         return len(list(self.plans())) == 1
 
     @property
     def has_pieces(self) -> bool:
-        """Whether any run is taken in pieces rather than from sample to sample."""
+        """True where a run is taken in pieces rather than from sample to sample."""
         return self._grades[0] is not None and bool(next(iter(self.plans())).ramps)
 
     @property
@@ -123,43 +125,44 @@ class Linearizer:
     def costs(
         self, parameters: np.ndarray, first: int, last: int, cost: np.ndarray, status: np.ndarray
     ) -> None:
-        """Fills in the same columns of cost and status, and computes nothing else."""
+        """Fill in the same columns of cost and status, and compute nothing else."""
         status[first:last], normals = self.normals(parameters[:, first:last])
         cost[first:last] = normals[:, 0, 0] / self.problem.scored.total_weight
 
     def normals(
         self, parameters: np.ndarray, recorded: Recorded | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Status (n,) and products of residuals and derivatives with each other (n, width, width).
+        """Return status (n,) and inner products of residuals and derivatives (n, width, width).
 
         Where a candidate failed the sum of the squares of its residuals is infinite.
 
         Arguments:
-            recorded: by the number of a plan and the numbers of candidates, what each of these is
-                compared with: targets (n, n_residuals) and constants (n,), pA^2; None for the
-                problem's own data.
+            recorded: by the number of a plan and the numbers of candidates, the data that each of
+                these is compared with: targets (n, n_residuals) and constants (n,), pA^2; None
+                for the problem's own data.
         """
         thetas = np.ascontiguousarray(parameters.T)
-        status, wanted = np.zeros(len(thetas), np.int64), np.arange(len(thetas))
+        status, left = np.zeros(len(thetas), np.int64), np.arange(len(thetas))
         normals = np.zeros((len(thetas), 1 + len(self.free), 1 + len(self.free)))
         for k, plan in enumerate(self.plans()):
-            targets, constant = (None, plan.constant) if recorded is None else recorded(k, wanted)
+            targets, constant = (None, plan.constant) if recorded is None else recorded(k, left)
             with self._walk(plan) as walk:
-                status[wanted], normals[wanted] = walk.normals(thetas[wanted], targets)
-            normals[wanted, 0, 0] += constant
-            wanted = np.flatnonzero(status == UNRESOLVED)
-            if not len(wanted):
+                status[left], normals[left] = walk.normals(thetas[left], targets)
+            normals[left, 0, 0] += constant
+            left = np.flatnonzero(status == UNRESOLVED)
+            if not len(left):
                 break
         status[(status == OK) & ~np.isfinite(normals).all(axis=(1, 2))] = NOT_FINITE
         normals[status != OK, 0, 0] = np.inf
         return status, normals
 
     def predicted(self, parameters: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """What candidates show, each with the number of the plan that served it.
+        """Yield the weighted currents of each candidate,
+        with the number of the plan that served it.
 
         Yields: the number, or minus the status where a candidate failed; and weighted currents with
         their derivatives, (n_residuals, 1 + n_free), as the residuals against data of zeros. They
-        are valid until the next is asked for.
+        are valid until the next is yielded.
         """
         for theta in np.ascontiguousarray(parameters.T):
             status = NOT_FINITE
@@ -182,7 +185,7 @@ class Linearizer:
         residuals: np.ndarray,
         jacobian: np.ndarray,
     ) -> None:
-        """Fills in the same columns of residuals and Jacobian, NaN where a candidate failed."""
+        """Fill in the same columns of residuals and Jacobian, NaN where a candidate failed."""
         with self._walk(self.plan) as walk:
             for c in range(first, last):
                 good = walk.projected(np.ascontiguousarray(parameters[:, c])) == OK
@@ -191,7 +194,7 @@ class Linearizer:
 
     @contextmanager
     def _walk(self, plan: Plan) -> Iterator[Walk]:
-        """A walk with scratch arrays that no other thread uses meanwhile.
+        """Lend a walk with scratch arrays that no other thread uses meanwhile.
 
         It is kept, because a search asks for a few candidates many times a second.
         """
@@ -207,17 +210,11 @@ class Linearizer:
 
 
 def _of_one_kind(model: ChannelModel) -> ChannelModel:
-    """The model; one of an ohmic scheme times gates as the scheme of all pairs of states."""
+    """Return the model; one of an ohmic scheme times gates as the scheme of all pairs of states."""
     mixed = not model.relaxes and len(model.chains) > 1
     return model.expanded() if mixed and model.ohmic is not None else model
 
 
 def _is_wide(model: ChannelModel, term: Term) -> bool:
-    """Whether what opens a term is walked as a scheme, and not as gates."""
+    """Return whether the chains that open a term are walked as a scheme, and not as gates."""
     return any(len(model.chains[k].states) > 2 for k in term.chains)
-
-
-def _is_tree(chain: Chain) -> bool:
-    """Whether a chain has no cycle, so that its occupancies cannot oscillate."""
-    edges = {frozenset((t.source, t.target)) for t in chain.transitions}
-    return len(edges) == len(chain.states) - 1

@@ -1,6 +1,6 @@
 """The CUDA backend: each thread has one candidate, and one launch a whole population.
 
-Host and GPU run side by side: a score of CuPy arrays is asked for and not waited for.
+Host and GPU run side by side: a score of CuPy arrays is launched and not waited for.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from channelfit.problem.run_tree import (
     KIND,
     N_SAMPLES,
     N_SUB,
-    NODES,
     SAMPLED,
-    TABLE,
     RunTree,
     by_sweep,
 )
 from channelfit.problem.statuses import OK
-from channelfit.reading.errors import InputError
 from channelfit.scoring.choose_path import choose_path
-from channelfit.scoring.cuda_modes import CudaModes, jobs_that_fill, rounded
+from channelfit.scoring.cuda_launch import Launched, Program, rounded
+from channelfit.scoring.cuda_modes import CudaModes
 from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_walk import ADD_JOBS, LISTED, SWEEP
 from channelfit.scoring.layout.exponential_tables import voltage_varies
 from channelfit.scoring.layout.visit_order import Schedule, schedule
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine import launch_tuning as tuning
-from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.machine.arrays import array_module, to_host
+from channelfit.scoring.machine.launch_tuning import Tunable
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
+from channelfit.scoring.tangent_plan import nodes_of
 
 _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 _LARGEST_CHUNK = 1 << 22  # candidates; larger launches gain nothing
@@ -69,11 +68,11 @@ class SteppingTables:
     """A schedule as the arrays that the kernel `runSweep` reads.
 
     Attributes:
-        starts: (n_starts,) mV, holding potentials whose steady states runs start from.
+        starts: (n_starts,) mV, the holding potentials at which runs start in the steady state.
         jobs: (n_jobs + 1,) int32, where the visits of each job begin.
         visits, runs: bytes of VISIT and RUN.
         data: (n,) pA, and nodes: (n,) mV, in the stepping precision.
-        n_slots: how many states are kept between runs.
+        n_slots: the number of states that are kept between runs.
         varying: whether the voltage varies in any run.
     """
 
@@ -122,7 +121,7 @@ def stepping_tables(
     data = np.empty(0, source.dtype)
     if not traced:
         runs["data"], data = _aligned(runs, packed.data_pA, source)
-    runs["nodes"], nodes = _voltages(rows, packed.nodes_mV, source)
+    runs["nodes"], nodes = _voltages(packed, order.run, source)
     return SteppingTables(
         packed.voltages[packed.start_voltage],
         order.jobs.astype(np.int32),
@@ -138,7 +137,7 @@ def stepping_tables(
 def _aligned(
     runs: np.ndarray, data_pA: np.ndarray, source: CudaSource
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where each run's data begin, and the data with every run on a whole stride."""
+    """Return where each run's data begin, and the data with every run on a whole stride."""
     scored = runs["sampled"] > 0
     room = np.where(scored, -(-runs["n"] // source.stride) * source.stride, 0)
     begins = np.concatenate(([0], np.cumsum(room)[:-1])) if len(runs) else room
@@ -149,24 +148,22 @@ def _aligned(
     return begins, data
 
 
-def _voltages(
-    rows: np.ndarray, nodes_mV: np.ndarray, source: CudaSource
-) -> tuple[np.ndarray, np.ndarray]:
-    """Where the voltages of each varying run begin, and those that the source's steps want."""
-    begins, parts, total = np.zeros(len(rows), dtype=np.int64), [np.zeros(0)], 0
-    for k, row in enumerate(rows):
-        if row[KIND] == HELD:
+def _voltages(tree: RunTree, runs: np.ndarray, source: CudaSource) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the voltages of each varying run begin,
+    and those that the source's steps read.
+    """
+    begins, parts, total = np.zeros(len(runs), dtype=np.int64), [np.zeros(0)], 0
+    for k, run in enumerate(runs):
+        if tree.runs[run, KIND] == HELD:
             continue
-        n_steps = row[N_SAMPLES] * row[N_SUB]
-        all_nodes = nodes_mV[row[TABLE] : row[TABLE] + n_steps * len(NODES)]
-        part = source.voltages(all_nodes.reshape(n_steps, len(NODES)))
+        part = source.voltages(nodes_of(tree, run))
         begins[k] = total
         parts.append(part)
         total += len(part)
     return begins, np.concatenate(parts).astype(source.dtype)
 
 
-class CudaScorer(ChannelScorer, tuning.Tunable):
+class CudaScorer(ChannelScorer, Tunable):
     """Scores and simulates on an NVIDIA GPU.
 
     Arguments:
@@ -203,18 +200,18 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
         self.source_text, self.source_hash = self.source.text, self.source.hash
 
     def score(self, parameters: Any) -> Score:
-        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates).
+        """Return cost and status; see `Scorer.score`.
 
         Parameters in a CuPy array are scored without waiting for the GPU and give CuPy arrays.
         """
         return self._score(parameters, self.scoring)
 
     def rescore(self, parameters: Any) -> Score:
-        """A score by stepping in float64, whatever this scorer's path and precision."""
+        """Return a score by stepping in float64, whatever this scorer's path and precision."""
         return self._score(parameters, self._exact)
 
     def preview(self, parameters: Any) -> Score:
-        """A score for a search that compares it with the cost of `linearize`.
+        """Return a score that a search compares with the cost of `linearize`.
 
         It is in float64. Where the voltage varies and candidates are few, segments of a run are
         stepped side by side.
@@ -225,18 +222,16 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
         return Score(*self._in_chunks(values.score, parameters, values))
 
     def linearize(self, parameters: Any) -> Linearization:
-        """Cost, gradient and Hessian, in float64; see `scorer.Linearization`.
+        """Return cost, gradient and Hessian, in float64; see `scorer.Linearization`.
 
         Parameters in a CuPy array give CuPy arrays.
         """
         return Linearization(*self._in_chunks(self._tangents.linearize, parameters, self._tangents))
 
     def limit_launches(self, chunk: int) -> None:
-        """See `Scorer.limit_launches`."""
         self.chunk = chunk
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
-        """Currents, pA: an array (n_sweeps, n_times_max, n_candidates) for each experiment."""
         packed = self.problem.simulated
         parameters = self._checked(parameters)
         n, n_data = parameters.shape[1], len(packed.sample_mV)
@@ -254,14 +249,14 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
     # --- tuning: see `launch_tuning.Tunable`
 
     def launch_choices(self) -> list[tuple[Any, ...]]:
-        """Each kernel with the numbers of threads that its blocks can have."""
+        """Return each kernel with the numbers of threads that its blocks can have."""
         most = self.scoring.most_threads
         return [(SWEEP, tuple(t for t in _THREADS if t <= most))]
 
     def timed_score(
         self, parameters: Any, threads: Mapping[str, int], jobs: Mapping[str, int] | None = None
     ) -> float:
-        """The median time, seconds on the device, that a score takes with these launches."""
+        """Return the median time, seconds on the device, of a score with these launches."""
         before = self.threads, self.scoring.n_jobs
         self.threads, self.scoring.n_jobs = threads.get(SWEEP), (jobs or {}).get(SWEEP)
         on_device = self.xp.asarray(parameters)
@@ -271,7 +266,7 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
             self.threads, self.scoring.n_jobs = before
 
     def launch_occupancy(self, kernel: str, threads: int) -> gpu.Occupancy:
-        """How full a kernel makes the GPU with blocks of so many threads."""
+        """Return how full a kernel makes the GPU with blocks of so many threads."""
         return gpu.occupancy(self.scoring.program(1).kernels[kernel], threads)
 
     # ---
@@ -286,21 +281,20 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
 
     @cached_property
     def _values(self) -> Tangents | None:
-        """The program of `linearize` without derivatives.
+        """The kernels of `linearize` without derivatives.
 
         It is None where no scored sample comes at or after a varying voltage.
         """
         return Tangents(self.problem, 0) if voltage_varies(self.problem.scored) else None
 
     def _in_chunks(
-        self, call: Callable[[Any], tuple[Any, ...]], parameters: Any, way: Tangents
+        self, call: Callable[[Any], tuple[Any, ...]], parameters: Any, tangents: Tangents
     ) -> list[Any]:
-        """The results of a call, made for as many candidates at once as memory allows."""
-        self._check_data()
+        """Return the results of a call, made for as many candidates at once as memory allows."""
         xp = self.xp
         on_device = isinstance(parameters, xp.ndarray)
-        parameters = self._checked(parameters)
-        chunks = self._chunks(parameters.shape[1], way.bytes_a_candidate) or [(0, 0)]
+        parameters = self._scorable(parameters)
+        chunks = self._chunks(parameters.shape[1], tangents.bytes_a_candidate) or [(0, 0)]
         with gpu.gpu_errors():
             parts = []
             for a, b in chunks:
@@ -311,14 +305,8 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
         module = xp if on_device else np
         return [module.concatenate(a, axis=-1) for a in zip(*parts, strict=True)]
 
-    def _check_data(self) -> None:
-        if self.problem.scored.total_weight <= 0:
-            raise InputError("nothing to score: no recording has a sample of weight above 0")
-
     def _score(self, parameters: Any, scoring: CudaStepping | CudaModes) -> Score:
-        self._check_data()
-        xp = self.xp
-        parameters = self._checked(parameters)
+        xp, parameters = self.xp, self._scorable(parameters)
         n = parameters.shape[1]
         with gpu.gpu_errors():
             cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
@@ -332,56 +320,45 @@ class CudaScorer(ChannelScorer, tuning.Tunable):
             return Score(to_host(cost), to_host(status))
 
     def _checked(self, parameters: Any) -> Any:
-        """The parameters as contiguous float64, on the side where they are.
-
-        A model without parameters gets a row of zeros, since the kernel reads one at least.
-
-        Raises:
-            ValueError: parameters of another shape than (n_parameters, n_candidates).
-        """
-        xp = self.xp if isinstance(parameters, self.xp.ndarray) else np
-        parameters = xp.asarray(parameters)
-        n_parameters = len(self.problem.model.parameters)
-        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
-            raise ValueError(
-                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
-            )
-        if not n_parameters:
-            return xp.zeros((1, parameters.shape[1]))
-        return xp.ascontiguousarray(parameters, dtype=np.float64)
+        """Return checked parameters; a row of zeros where a model has none, as kernels read one."""
+        parameters = super()._checked(parameters)
+        if len(parameters):
+            return parameters
+        return array_module(parameters).zeros((1, parameters.shape[1]))
 
     def _on_device(self, parameters: Any, a: int, b: int) -> Any:
-        """Candidates a .. b - 1 as a contiguous array of the device."""
+        """Return candidates a .. b - 1 as a contiguous array of the device."""
         some = parameters[:, a:b]
         if isinstance(some, self.xp.ndarray):
             return self.xp.ascontiguousarray(some)
         return self.xp.asarray(np.ascontiguousarray(some))
 
     def _chunks(self, n: int, size: int) -> list[tuple[int, int]]:
-        """Ranges of candidates for one launch each, where a candidate needs `size` bytes."""
+        """Return ranges of candidates for one launch each, where a candidate needs `size` bytes."""
         chunk = self.chunk or max(1, min(_LARGEST_CHUNK, self._free // (2 * max(1, size))))
         return [(a, min(a + chunk, n)) for a in range(0, n, chunk)]
 
     @cached_property
     def _free(self) -> int:
-        """Free memory of the GPU, bytes; asked for once, as the question makes the host wait."""
+        """Free memory of the GPU, bytes; read once, as reading makes the host wait."""
         return gpu.device().memory_free
 
 
-class CudaStepping:
+class CudaStepping(Launched):
     """The stepping kernels of one problem in one precision, on arrays that lie on the GPU.
 
     Arguments:
         dtype: the precision of stepping, ``float32`` or ``float64``.
-        both: whether simulations take the kernel that scores, so that a model whose scores all come
-            from stepping is compiled once. Where the voltage varies, or of many states, that kernel
-            is slower by 6 % at most.
+        both: whether simulations take the kernel that scores, so that a model is compiled once if
+            all its scores come from stepping. Where the voltage varies, or of many states, that
+            kernel is slower by 6 % at most.
     """
+
+    kernel_name, thread_choices, waves = SWEEP, (128, 64, 96, 192, 256, 32), 2
 
     def __init__(self, problem: Problem, dtype: str, both: bool = False) -> None:
         self.problem, self.dtype, self.both = problem, dtype, both
         self.source = CudaSource(problem.model, dtype)
-        self.n_jobs: int | None = None  # of every score; None for as many as fill the GPU
         self._programs: dict[tuple[int, bool, bool], Program] = {}
         self._kernels: dict[str, dict[str, gpu.CudaKernel]] = {}
 
@@ -407,7 +384,7 @@ class CudaStepping:
             return
         threads = threads or self._threads
         program = self.program(self._jobs(n))
-        n_jobs = program.walk.n_jobs
+        n_jobs = program.tables.n_jobs
         partial = xp.empty((n_jobs, n))
         partial_status = xp.empty((n_jobs, n), dtype=np.int8)
         some = np.int32(first), np.int32(n)
@@ -465,7 +442,7 @@ class CudaStepping:
                 starts,
                 n_starts,
                 jobs,
-                np.int32(program.walk.n_jobs),
+                np.int32(program.tables.n_jobs),
                 *rest,
                 np.float64(packed.constant),
                 np.float64(packed.total_weight),
@@ -481,7 +458,7 @@ class CudaStepping:
     @cached_property
     def _scratch(self) -> tuple[Any, Any, Any]:
         """Room for what the warps of listed candidates leave for the last of them to add up."""
-        xp, n = gpu.cupy(), _LISTED_WARPS * self._multiprocessors
+        xp, n = gpu.cupy(), _LISTED_WARPS * gpu.device().n_multiprocessors
         return xp.empty(n), xp.empty(n, dtype=np.int32), xp.zeros(n, dtype=np.int32)
 
     def simulate(self, parameters: Any, trace: Any, status: Any) -> None:
@@ -504,7 +481,9 @@ class CudaStepping:
         )
 
     def program(self, n_jobs: int, traced: bool = False, listed: bool = False) -> Program:
-        """What is compiled for a schedule of so many jobs, or of as many as there are run ends."""
+        """Return the compiled kernels for a schedule of so many jobs,
+        at most one for each last run.
+        """
         key = n_jobs, traced, listed
         if key not in self._programs:
             packed = self.problem.simulated if traced else self.problem.scored
@@ -524,14 +503,14 @@ class CudaStepping:
 
     @cached_property
     def listed(self) -> gpu.Compilation:
-        """The program of `score_listed`; its compilation begins when it is first asked for."""
+        """The program of `score_listed`; its compilation begins when it is first needed."""
         order = schedule(self.problem.scored, _LANES)
         varying = bool((order.voltage < 0).any())
         text = self.source.specialized(rounded(order.n_slots), varying, listed=True)
         return gpu.compile_ahead(text, self.source.options, f"{self.problem.model.name}.cu")
 
     def _compiled(self, n_slots: int, varying: bool, traced: bool) -> dict[str, gpu.CudaKernel]:
-        """The kernels of a text, by name; scores get one text for all numbers of jobs."""
+        """Return the kernels of a text, by name; scores get one text for all numbers of jobs."""
         if not traced:
             n_slots = max(n_slots, self._n_slots)
         text = self.source.specialized(n_slots, varying, None if self.both else traced)
@@ -546,44 +525,7 @@ class CudaStepping:
         return rounded(schedule(self.problem.scored).n_slots)
 
     @cached_property
-    def _sweep(self) -> gpu.CudaKernel:
+    def typical_kernel(self) -> gpu.CudaKernel:
         """The kernel that scores."""
         varying = bool((schedule(self.problem.scored).voltage < 0).any())
         return self._compiled(self._n_slots, varying, traced=False)[SWEEP]
-
-    @property
-    def most_threads(self) -> int:
-        """The most threads that a block can have, with the registers that the kernel takes."""
-        return self._sweep.max_threads_per_block
-
-    @cached_property
-    def _threads(self) -> int:
-        """The threads of a block that `channelfit tune` found, or else that fill the GPU best."""
-        found = tuning.remembered(self.source.hash, gpu.device().name, SWEEP)
-        if found is not None:
-            return found.threads
-        choices = [t for t in (128, 64, 96, 192, 256, 32) if t <= self.most_threads]
-        return max(choices, key=lambda t: gpu.occupancy(self._sweep, t).fraction)
-
-    @cached_property
-    def _resident(self) -> int:
-        """How many threads run at once."""
-        blocks = gpu.occupancy(self._sweep, self._threads).blocks
-        return max(1, blocks) * self._threads * self._multiprocessors
-
-    @cached_property
-    def _multiprocessors(self) -> int:
-        return gpu.device().n_multiprocessors
-
-    def _jobs(self, n: int) -> int:
-        """As many jobs as make a population fill the GPU twice over."""
-        return self.n_jobs if self.n_jobs is not None else jobs_that_fill(2 * self._resident, n)
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A walk on the GPU and the kernels compiled for it."""
-
-    walk: SteppingTables
-    arrays: tuple[Any, ...]
-    kernels: dict[str, Any]

@@ -1,44 +1,30 @@
 """Scores from modes on the GPU: the closed form that needs no samples, and the modal path.
 
-Both score by the modes of held voltages, in one launch. Candidates whose modes cannot be trusted
-put themselves on a list, and the next launch scores those by stepping in float64, a warp for each.
+Both score by the modes of held voltages, in one launch. Candidates of doubtful modes are
+put on a list, and the next launch scores those by stepping in float64, a warp for each.
 Once the kernel for that is compiled, the host neither learns how many these are nor waits for it.
 While a thread still compiles it, the host asks how long the list is, and goes on where it is empty.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from channelfit.problem.experiment import Problem
+from channelfit.scoring.cuda_launch import Launched, Program, rounded
 from channelfit.scoring.kernels.cuda_spectral import ADD_MODES, SWEEP_MODES, CudaSpectralSource
-from channelfit.scoring.layout.exponential_tables import SpectralWalk, spectral_walk
+from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine import launch_tuning as tuning
-
-_MOST_JOBS = 64
-
-
-def jobs_that_fill(threads: int, n_candidates: int) -> int:
-    """How many jobs make so many threads of a population: a power of two, 64 at most."""
-    return int(min(_MOST_JOBS, 1 << max(0, -(-threads // n_candidates) - 1).bit_length()))
-
-
-def rounded(n_slots: int) -> int:
-    """A number of state slots, rounded up so that few different texts are compiled."""
-    return -(-n_slots // 16) * 16
-
 
 #: The structure Run of the generated text.
 RUN = np.dtype([("places", "i4", 4), ("values", "f8", 4)])
 
 
-class CudaModes:
+class CudaModes(Launched):
     """The kernels of one problem, on arrays that lie on the GPU.
 
     Arguments:
@@ -47,10 +33,11 @@ class CudaModes:
         exact: `cuda.CudaStepping` in float64, for the candidates on the list.
     """
 
+    kernel_name = SWEEP_MODES
+
     def __init__(self, problem: Problem, dtype: str, sampled: bool, exact: Any) -> None:
         self.problem, self.dtype, self.sampled = problem, dtype, sampled
-        self.source = CudaSpectralSource(problem.model, dtype, sampled)
-        self.n_jobs: int | None = None  # of every score; None for as many as fill the GPU
+        self.source: CudaSpectralSource = CudaSpectralSource(problem.model, dtype, sampled)
         self._exact = exact
         self._programs: dict[int, Program] = {}
         self._kernels: dict[int, dict[str, gpu.CudaKernel]] = {}
@@ -72,8 +59,10 @@ class CudaModes:
         _ = self._exact.listed  # compiled beside the kernels that are launched first
         threads = threads or self._threads
         program = self.program(self._jobs(n))
-        n_jobs = program.walk.n_jobs
-        sums = np.float64(program.squares), np.float64(packed.total_weight)
+        n_jobs = program.tables.n_jobs
+        # what every sample is compared with need not be added again
+        squares = packed.constant + (0.0 if self.sampled else program.tables.data_squares)
+        sums = np.float64(squares), np.float64(packed.total_weight)
         partial = flags = gpu.NULL
         if n_jobs > 1:
             partial, flags = xp.empty((n_jobs, n)), xp.empty((n_jobs, n), dtype=np.int8)
@@ -106,17 +95,21 @@ class CudaModes:
         self._turn_done = True
 
     def operations(self) -> float:
-        """Floating-point operations of a candidate, without those of eigenvalue iterations."""
+        """Return floating-point operations of a candidate,
+        without those of eigenvalue iterations.
+        """
         return self.source.operations(spectral_walk(self.problem.scored))
 
     def rerouted_share(self, parameters: Any) -> float:
-        """The share of candidates that had to be stepped, of parameters on the GPU."""
+        """Return the share of candidates that had to be stepped, of parameters on the GPU."""
         xp, n = gpu.cupy(), parameters.shape[1]
         self.score(parameters, xp.empty(n), xp.empty(n, dtype=np.int8))
         return float(int(self._numbers[1][0]) / n)
 
     def program(self, n_jobs: int) -> Program:
-        """What is compiled for a schedule of so many jobs, or of as many as there are run ends."""
+        """Return the compiled kernels for a schedule of so many jobs,
+        at most one for each last run.
+        """
         if n_jobs not in self._programs:
             xp, packed = gpu.cupy(), self.problem.scored
             walk = spectral_walk(packed, n_jobs, self.sampled)
@@ -126,16 +119,12 @@ class CudaModes:
             walked = walk.jobs, walk.visits, walk.visit_v, walk.visit_dt, runs.view(np.uint8)
             arrays = [xp.asarray(np.ascontiguousarray(array)) for array in walked]
             starts = xp.asarray(walk.start_v), np.int32(len(walk.start_v))
-            # what every sample is compared with need not be added again
-            squares = packed.constant + (0.0 if self.sampled else walk.data_squares)
-            kernels = self._compiled(walk.n_slots)
-            self._programs[n_jobs] = Program(
-                walk, (*arrays, *starts, xp.asarray(tables)), kernels, squares
-            )
+            arrays += [*starts, xp.asarray(tables)]
+            self._programs[n_jobs] = Program(walk, tuple(arrays), self._compiled(walk.n_slots))
         return self._programs[n_jobs]
 
     def _compiled(self, n_slots: int) -> dict[str, gpu.CudaKernel]:
-        """Kernels by name, for at least so many slots.
+        """Return kernels by name, for at least so many slots.
 
         A single job takes the most slots, so that as a rule one text serves all numbers of jobs.
         """
@@ -153,12 +142,17 @@ class CudaModes:
         return rounded(order.n_slots)
 
     @property
+    def typical_kernel(self) -> gpu.CudaKernel:
+        """The kernel that scores."""
+        return self._compiled(0)[SWEEP_MODES]
+
+    @property
     def most_threads(self) -> int:
         """The most threads that a block can have."""
         return int(self.source.threads)
 
     def _listing(self, n_listed: Any) -> bool:
-        """Whether to launch the kernel that steps the candidates on the list.
+        """Return whether to launch the kernel that steps the candidates on the list.
 
         Once that kernel is compiled it is launched without asking whether anything is listed, as
         that costs less. Where nothing is listed both numbers of `_list` stay zero.
@@ -168,7 +162,8 @@ class CudaModes:
         return self._lists
 
     def _list(self, n: int) -> tuple[Any, Any, Any]:
-        """Room for a list of n candidates, their number, and the number of the next score.
+        """Return room for a list of n candidates, their number,
+        and the number of the next score.
 
         Two numbers take turns, and the kernel that steps the candidates of one sets the other to
         zero: a launch for that alone would cost as much as a hundredth of a score.
@@ -189,27 +184,5 @@ class CudaModes:
     def _numbers(self) -> list[Any]:
         return [gpu.cupy().zeros(1, dtype=np.int32) for _ in range(2)]
 
-    @cached_property
-    def _threads(self) -> int:
-        found = tuning.remembered(self.source.hash, gpu.device().name, SWEEP_MODES)
-        return found.threads if found is not None else self.source.threads
-
-    @cached_property
-    def _resident(self) -> int:
-        """How many threads run at once."""
-        blocks = gpu.occupancy(self._compiled(0)[SWEEP_MODES], self._threads).blocks
-        return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
-
-    def _jobs(self, n: int) -> int:
-        """As many jobs as make a population fill the GPU."""
-        return self.n_jobs if self.n_jobs is not None else jobs_that_fill(self._resident, n)
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """A walk on the GPU and the kernels compiled for it."""
-
-    walk: SpectralWalk
-    arrays: tuple[Any, ...]
-    kernels: dict[str, Any]
-    squares: float
+    def _filling_threads(self) -> int:
+        return self.most_threads

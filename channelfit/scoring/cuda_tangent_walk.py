@@ -1,6 +1,6 @@
-"""What a thread of `cuda_tangents` walks through: samples, steps between them, and slots of states.
+"""The tables that a thread of `cuda_tangents` works through: samples, steps, and slots of states.
 
-All of it is made on the host, once for a problem and a number of jobs.
+All of them are made on the host, once for a problem and a number of jobs.
 """
 
 from __future__ import annotations
@@ -14,12 +14,19 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, NODES, TABLE, RunTree
+from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, RunTree
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.layout.held_compression import Compression, compression
 from channelfit.scoring.layout.visit_order import Schedule
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
-from channelfit.scoring.tangent_plan import PiecewiseRamp, RampPiece, sampled_pieces
+from channelfit.scoring.tangent_plan import (
+    PiecewiseRamp,
+    RampPiece,
+    compressible,
+    nodes_of,
+    sampled_pieces,
+    samples_of,
+)
 
 Array: TypeAlias = np.ndarray
 
@@ -76,12 +83,12 @@ _RECORDINGS = 8  # recordings that are compressed at once
 
 @dataclass(frozen=True, eq=False)
 class RowGroup:
-    """Runs whose rows lie side by side: those of equally many samples, or all that are kept whole.
+    """Runs with rows side by side: those of equally many samples, or all that are kept whole.
 
     The pieces of ramps make groups too, those of equally many rows.
 
     Attributes:
-        runs: the numbers of its runs in the tree, of a piece that of the run which it belongs to.
+        runs: the numbers of its runs in the tree; of a piece that of its run.
         matrix: (rank, n_points) from points to residuals, None for the identity.
         n_rows: the points of all its runs. Where they are interleaved, row k*n_runs + r is point k
             of run r, else a run's rows follow each other.
@@ -95,17 +102,17 @@ class RowGroup:
 
     @property
     def n_compressed(self) -> int:
-        """How many rows are left of `n_rows` behind the matrix."""
+        """The number of rows that the matrix leaves of `n_rows`."""
         return self.n_rows if self.matrix is None else len(self.matrix) * len(self.runs)
 
     @property
     def is_interleaved(self) -> bool:
-        """Whether the first rows of all runs stand before their second ones."""
+        """True where the first rows of all runs stand before their second ones."""
         return self.matrix is not None or bool(self.pieces)
 
 
 class Rows:
-    """Which samples of a recording are looked at, and where their residuals go.
+    """The samples of a recording that are computed, and the places of their residuals.
 
     Arguments:
         ramps: by the number of a varying run, the pieces in which it is taken; others are taken
@@ -115,14 +122,14 @@ class Rows:
         points: run -> indices of its samples (n_points,).
         place: run -> its place in `runs`; (run, piece) -> that of a piece in which samples lie.
         runs: records of RUN, of pieces as of runs. Their `data` point into the attribute `data`:
-            currents at the points, pA, of which the matrix of the group makes what `compression`
-            sees of the recording; of pieces what their polynomials see of it.
+            currents at the points, pA, which the matrix of the group takes to the projection of
+            the recording; of pieces the projection itself.
         matrices: (n_pieces, DEGREE + 1, DEGREE + 1), from the points of each piece to its rows,
             filled up with zeros.
         ranks: place of a piece -> how many rows it has, and where its matrix begins.
         groups: the groups in the order of their rows.
         n_rows: the rows of all groups, and n_compressed: those that their matrices leave.
-        constant: the part of the sum of squares that no channel can change, pA^2.
+        constant: the part of the sum of squares that no candidate can change, pA^2.
     """
 
     def __init__(
@@ -139,23 +146,18 @@ class Rows:
         self._data = [np.zeros(0)]
         self._n_data = 0
         self._matrices: list[np.ndarray] = []
-        members: dict[int, list[int]] = {0: []}  # samples, 0 where all are kept -> runs
+        by_length, whole = compressible(packed, oscillating, self.ramps)
+        for run in whole:
+            self.points[run] = np.arange(packed.runs[run, N_SAMPLES])
+        self._add_runs(0, whole)
+        for n, some in by_length.items():
+            self.points |= dict.fromkeys(some, compression(n, oscillating).points)
+            self._add_runs(n, some)
         of_rank: dict[int, list[tuple[int, RampPiece]]] = {}  # rows -> pieces of runs
         for run in np.flatnonzero(packed.run_weight > 0).tolist():
-            n = int(packed.runs[run, N_SAMPLES])
-            held = packed.runs[run, KIND] == HELD
-            few = compression(n, oscillating) if held else None
             if run in self.ramps:
                 for piece in sampled_pieces(packed, run, self.ramps[run]):
                     of_rank.setdefault(len(piece.matrix), []).append((run, piece))
-            elif few is None or few.is_whole:
-                members[0].append(run)
-                self.points[run] = np.arange(n)
-            else:
-                members.setdefault(n, []).append(run)
-                self.points[run] = few.points
-        for n, some in members.items():
-            self._add_runs(n, some)
         for pieces in of_rank.values():
             self._add_pieces(pieces)
         self.n_compressed = sum(group.n_compressed for group in self.groups)
@@ -163,7 +165,7 @@ class Rows:
         self.matrices = np.array(self._matrices or [np.zeros((1, 1))])
 
     def _add_runs(self, n: int, some: list[int]) -> None:
-        """A group of runs of n samples, or where n is 0 that of all which are kept whole."""
+        """Add a group of runs of n samples, or where n is 0 that of all which are kept whole."""
         packed, first = self.packed, 0
         rows = sum(len(self.points[run]) for run in some)
         matrix = compression(n, self.oscillating).matrix if n else None
@@ -181,7 +183,7 @@ class Rows:
         self.n_rows += rows
 
     def _add_pieces(self, some: list[tuple[int, RampPiece]]) -> None:
-        """A group of pieces with equally many rows."""
+        """Add a group of pieces with equally many rows."""
         rows = sum(len(piece.matrix) for _, piece in some)
         for k, (run, piece) in enumerate(some):
             own, rest = piece.project(self.packed.data_pA[piece.samples])
@@ -202,7 +204,9 @@ class Rows:
         rows: int,
         where: tuple[int, int],
     ) -> None:
-        """A record: what is compared with own (n,), in a group of rows, from where by what step."""
+        """Add the record of a run or piece: its data (n,), its group of rows,
+        its first row and step.
+        """
         self.place[key] = len(self._records)
         root = np.sqrt(self.packed.run_weight[run])
         self._records.append((root, self._n_data, self.n_rows, rows, *where, 0))
@@ -210,39 +214,41 @@ class Rows:
         self._n_data += len(own)
 
     def targets(self, recordings: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
-        """What several recordings look like in the compressed rows of all groups.
+        """Return several recordings as targets in the compressed rows of all groups.
 
-        The recordings are taken in blocks of one size, filled up with zeros, so that what a
-        recording looks like does not depend on how many others there are.
+        The recordings are taken in blocks of one size, filled up with zeros, so that the targets
+        of a recording do not depend on how many others there are.
 
         Arguments:
             recordings: `data_pA` and `constant` of trees with the same runs and weights.
 
         Returns:
-            Targets (n_recordings, n_compressed), pA times the root of a weight, and what no channel
-            can change of each sum of squares (n_recordings,), pA^2.
+            Targets (n_recordings, n_compressed), pA times the root of a weight, and the part of
+            each sum of squares that no candidate can change, (n_recordings,) pA^2.
         """
         targets, constants = [np.empty((0, self.n_compressed))], [np.empty(0)]
-        coming = deque[tuple[list[float], Future[tuple[Array, Array]]]]()
+        pending = deque[tuple[list[float], Future[tuple[Array, Array]]]]()
 
         def take() -> None:
-            merged, found = coming.popleft()
-            shown, rest = found.result()
-            targets.append(shown[: len(merged)])
+            merged, found = pending.popleft()
+            block, rest = found.result()
+            targets.append(block[: len(merged)])
             constants.append(rest[: len(merged)] + merged)
 
         with single_threaded_blas(), ThreadPoolExecutor(usable_cores()) as threads:
             for block in _blocks(recordings):  # the next ones are read while these are compressed
                 merged = [squares for _, squares in block]
-                coming.append((merged, threads.submit(self._block, block)))
-                if len(coming) > 2 * usable_cores():  # few, as recordings are large
+                pending.append((merged, threads.submit(self._block, block)))
+                if len(pending) > 2 * usable_cores():  # few, as recordings are large
                     take()
-            while coming:
+            while pending:
                 take()
         return np.concatenate(targets), np.concatenate(constants)
 
     def _block(self, recordings: list[tuple[Array, float]]) -> tuple[Array, Array]:
-        """Targets and squares outside of a block of recordings that is filled up with zeros."""
+        """Return targets, and squares outside, of a block of
+        recordings that is filled up with zeros.
+        """
         weight, rest = self.packed.run_weight, np.zeros(_RECORDINGS)
         whole = np.zeros((_RECORDINGS, len(self.packed.data_pA)))
         whole[: len(recordings)] = [data for data, _ in recordings]
@@ -250,37 +256,35 @@ class Rows:
         for group in self.groups:
             runs = group.runs
             some = [piece.samples for piece in group.pieces] or [self.samples(r) for r in runs]
-            shown = [whole[:, own] for own in some]
+            rows = [whole[:, own] for own in some]
             if group.is_interleaved:
                 if group.pieces:
-                    pairs = zip(group.pieces, shown, strict=True)
-                    seen = [piece.project_all(own) for piece, own in pairs]
+                    pairs = zip(group.pieces, rows, strict=True)
+                    projected = [piece.project_all(own) for piece, own in pairs]
                 else:  # runs of one length, together
-                    seen = list(
-                        zip(*self.compression(runs[0]).project_all(np.stack(shown)), strict=True)
-                    )
-                for run, (_, outside) in zip(runs, seen, strict=True):
+                    compressed = self.compression(runs[0]).project_all(np.stack(rows))
+                    projected = list(zip(*compressed, strict=True))
+                for run, (_, outside) in zip(runs, projected, strict=True):
                     rest += weight[run] * outside
-                shown = [own for own, _ in seen]
-            shown = [np.sqrt(weight[run]) * own for run, own in zip(runs, shown, strict=True)]
+                rows = [own for own, _ in projected]
+            rows = [np.sqrt(weight[run]) * own for run, own in zip(runs, rows, strict=True)]
             if group.is_interleaved:
-                parts.append(np.stack(shown, axis=-1).reshape(_RECORDINGS, -1))
+                parts.append(np.stack(rows, axis=-1).reshape(_RECORDINGS, -1))
             else:
-                parts += shown
+                parts += rows
         return np.concatenate(parts, axis=1), rest
 
     def samples(self, run: int) -> slice:
-        """The samples of a run among all data."""
-        begin = int(self.packed.runs[run, DATA])
-        return slice(begin, begin + int(self.packed.runs[run, N_SAMPLES]))
+        """Return the samples of a run among all data."""
+        return samples_of(self.packed, run)
 
     def compression(self, run: int) -> Compression:
-        """How a held run is compressed."""
+        """Return the compression of a held run."""
         return compression(int(self.packed.runs[run, N_SAMPLES]), self.oscillating)
 
 
 def _blocks(recordings: Iterable[tuple[Array, float]]) -> Iterator[list[tuple[Array, float]]]:
-    """Recordings, `_RECORDINGS` at a time."""
+    """Yield recordings, `_RECORDINGS` at a time."""
     ahead = iter(recordings)
     while block := list(islice(ahead, _RECORDINGS)):
         yield block
@@ -288,14 +292,14 @@ def _blocks(recordings: Iterable[tuple[Array, float]]) -> Iterator[list[tuple[Ar
 
 @dataclass(frozen=True)
 class TangentTables:
-    """A schedule as the arrays that the kernel reads.
+    """A schedule as the arrays that the kernels with derivatives read.
 
     Attributes:
         jobs: (n_jobs + 1,) int32, where the visits of each job begin.
         visits, steps, moves: bytes of VISIT, STEP and MOVE.
         nodes: (n,) mV.
         segments: records of SEGMENT; there are none where no run is cut.
-        n_slots: how many states are kept between runs.
+        n_slots: the number of states that are kept between runs.
         varying: whether the voltage varies in any run.
     """
 
@@ -316,7 +320,7 @@ class TangentTables:
 
 @dataclass(frozen=True)
 class _Op:
-    """A step of the walk between states that have numbers but no slots yet."""
+    """A step between states that have numbers but no slots yet."""
 
     level: int
     source: int
@@ -328,13 +332,13 @@ class _Op:
 
 
 class Layout:
-    """Collects what the threads of every job do, then gives out slots for states.
+    """Collects the operations of all jobs, then assigns slots to states.
 
     A state needs its slot from its first use to its last.
 
     Arguments:
-        rows: which samples are looked at.
-        parts: into how many segments the samples at varying voltages are cut; 1 cuts none.
+        rows: the samples that are computed.
+        parts: the segments into which samples at varying voltages are cut; 1 cuts none.
     """
 
     def __init__(
@@ -350,12 +354,12 @@ class Layout:
         self.jobs, self.visits = [0], list[tuple[float, float, int, int, int, int]]()
         self.steps, self.moves = list[_Op](), list[tuple[Any, ...]]()
         self.nodes, self.n_nodes = list[np.ndarray](), 0
-        #: state -> first and last time at which it is used; the time counts everything done
+        #: state -> first and last time at which it is used; the time counts operations
         self.lives: dict[int, list[int]] = {}
         self.time = 0
 
-    def walk(self) -> TangentTables:
-        """The finished walk."""
+    def tables(self) -> TangentTables:
+        """Return the finished tables."""
         for a, b in pairwise(self.order.jobs):
             self._job(range(a, b))
         slots = self._slots()
@@ -392,7 +396,7 @@ class Layout:
         self.time += 1
 
     def _job(self, visits: range) -> None:
-        """Adds one job: its steady states first, then its visits."""
+        """Add one job: its steady states first, then its visits."""
         packed, order = self.packed, self.order
         now: dict[int, int] = {}  # slot of the schedule -> state
         needed = {int(s) for k in visits for s in self._of(order.source, k)}
@@ -431,7 +435,8 @@ class Layout:
         return array[self.order.visits[visit] : self.order.visits[visit + 1]]
 
     def _rounds(self, walks: range) -> Iterator[list[int]]:
-        """The runs of a visit in rounds; one that starts where another ends is in a later round.
+        """Yield the runs of a visit in rounds; one that starts where
+        another ends is in a later round.
 
         A round has few runs: the states of all of them have to be kept at once, while computing the
         powers of a gate's propagator again costs nothing.
@@ -447,17 +452,18 @@ class Layout:
         yield some
 
     def _held(self, w: int, now: dict[int, int]) -> tuple[list[_Op], int]:
-        """The operations that serve one run, and the state at its end (-1 where none needs it).
+        """Return the operations that serve one run,
+        and the state at its end (-1 where none needs it).
 
         Points are reached one from the other as long as their distances grow. Those that lie
-        behind branch off where that leaves the fewest powers of two to go, since the walk does not
-        come back to a power that it has passed.
+        behind branch off where that leaves the fewest powers of two to go, since no thread
+        comes back to a power that it has passed.
         """
         run, start = int(self.order.run[w]), now[int(self.order.source[w])]
         n, place = int(self.packed.runs[run, N_SAMPLES]), self._place(w)
         goals: list[tuple[int, int]] = []  # sample, and which point it is
         ops: list[_Op] = []
-        bases = [(0, 0, start)]  # level, sample, state: where one may branch off
+        bases = [(0, 0, start)]  # level, sample and state of each place to branch off
         if place >= 0:
             points = self.rows.points[run]
             gaps = np.diff(points)
@@ -490,7 +496,9 @@ class Layout:
         return ops, state if self.order.target[w] >= 0 else -1
 
     def _place(self, w: int) -> int:
-        """Where the residuals of one run go in `Rows.runs`, -1 where it is only walked through."""
+        """Return the place of a run's residuals in `Rows.runs`,
+        -1 where it is only walked through.
+        """
         return self.rows.place[int(self.order.run[w])] if self.order.weight[w] > 0 else -1
 
     def _move(self, w: int, now: dict[int, int]) -> None:
@@ -501,8 +509,7 @@ class Layout:
         row, end = self.packed.runs[run], self._new()
         self._used(start, end)
         n_steps = row[N_SAMPLES] * row[N_SUB]
-        nodes = self.packed.nodes_mV[row[TABLE] : row[TABLE] + n_steps * len(NODES)]
-        self.nodes.append(self.source.voltages(nodes.reshape(n_steps, len(NODES))))
+        self.nodes.append(self.source.voltages(nodes_of(self.packed, run)))
         self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
         n, n_sub, dt, place = row[N_SAMPLES], row[N_SUB], self.packed.run_dt[run], self._place(w)
         first, begin = len(self.segments), 1 + self.n_nodes
@@ -533,7 +540,7 @@ class Layout:
             now[int(self.order.target[w])] = end
 
     def _slots(self) -> dict[int, int]:
-        """The slot of every state."""
+        """Return the slot of every state."""
         slots: dict[int, int] = {}
         free: list[int] = []
         dying = defaultdict[int, list[int]](list)
@@ -554,5 +561,7 @@ class Layout:
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
-    """Records as bytes; of none one record of zeros, since a kernel's array is never empty."""
+    """Return records as bytes; of none one record of zeros,
+    since a kernel's array is never empty.
+    """
     return (array if len(array) else np.zeros(1, array.dtype)).view(np.uint8)

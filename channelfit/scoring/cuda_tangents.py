@@ -1,6 +1,6 @@
 """Residuals and their derivatives on the GPU, and from them gradients and Hessians.
 
-A kernel writes dual numbers at the samples of a recording that are looked at. A matrix product
+A kernel writes dual numbers at the samples of a recording that matter. A matrix product
 takes these points into the compressed space of their run (`held_compression`). Another kernel adds
 up the inner products of all columns of a candidate, residuals and derivatives alike, in an order
 that does not depend on how many candidates there are.
@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.model.channel import Chain
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import KIND, VARYING
-from channelfit.scoring.cuda_modes import jobs_that_fill
+from channelfit.scoring.cuda_launch import Launched
 from channelfit.scoring.cuda_tangent_walk import Layout, Rows, TangentTables, as_bytes
 from channelfit.scoring.kernels.cuda_algebra import (
     ALGEBRA_ROWS,
@@ -44,34 +43,17 @@ from channelfit.scoring.kernels.cuda_tangents import (
 )
 from channelfit.scoring.layout.visit_order import needed_runs, schedule
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine import launch_tuning as tuning
-from channelfit.scoring.tangent_plan import PiecewiseRamp, in_pieces
+from channelfit.scoring.tangent_plan import PiecewiseRamp, in_pieces, may_oscillate
 
-#: Into how many jobs a candidate is cut that is compared with wells. As many as fill the GPU would
+#: The jobs into which a candidate is cut that is compared with wells. As many as fill the GPU would
 #: be more for few candidates than for many, which shows in the last digits.
 ONE_JOB = 1
 _SEGMENTS_A_JOB = 4  # as they leave the walk little to do
-_THREADS = (128, 64, 96, 32)  # of a block; the first that fills the GPU best is taken
 _THREADS_CUT = 64  # of a block of segments
 
 
-def _has_cycles(chain: Chain) -> bool:
-    """Whether a chain has a cycle, so that its modes might oscillate; those of a tree do not."""
-    pairs = {frozenset((t.source, t.target)) for t in chain.transitions}
-    return len(pairs) >= len(chain.states) > 1
-
-
-def rows_of(problem: Problem, ramps: Mapping[int, PiecewiseRamp] | None = None) -> Rows:
-    """Which samples of a problem's recordings are looked at.
-
-    Arguments:
-        ramps: by the number of a run, the pieces in which it is taken.
-    """
-    return Rows(problem.scored, any(_has_cycles(chain) for chain in problem.model.chains), ramps)
-
-
 def ramps_of(problem: Problem, grade: int) -> dict[int, PiecewiseRamp]:
-    """The pieces of all runs at a varying voltage that a score needs; empty where one is stepped.
+    """Return the pieces of all varying runs that a score needs; empty where one is stepped.
 
     All are stepped as well where blocks of the GPU have too little memory for a piece.
 
@@ -93,19 +75,21 @@ def ramps_of(problem: Problem, grade: int) -> dict[int, PiecewiseRamp]:
     return found
 
 
-class Tangents:
+class Tangents(Launched):
     """The kernels of one problem and the algebra behind them, on arrays that lie on the GPU.
 
     Arguments:
-        tangents: how many derivatives a thread carries. 0 gives values alone; with None the number
+        tangents: the derivatives that a thread carries. 0 gives values alone; with None the number
             is chosen by the states of the model.
-        wells: gives recordings that differ from the problem's in their data alone; it is called
+        wells: returns recordings that differ from the problem's in their data alone; it is called
             when they are first needed. Every candidate is then compared with one of them, in the
-            same launches, and nothing that a candidate gets depends on how many there are. None
+            same launches, and no result depends on how many candidates there are. None
             where all candidates are compared with the problem's own recording.
         ramps: `ramps_of` the problem: no voltage is stepped through, and a candidate that these
             pieces do not follow has the status UNRESOLVED. Empty to take all steps.
     """
+
+    kernel_name, thread_choices = TRACE_TANGENTS, (128, 64, 96, 32)
 
     def __init__(
         self,
@@ -115,17 +99,17 @@ class Tangents:
         ramps: Mapping[int, PiecewiseRamp] | None = None,
     ) -> None:
         self.problem, self.wells, self.ramps = problem, wells, ramps or {}
-        self.source = CudaTangentSource(problem.model, tangents)
+        self.source: CudaTangentSource = CudaTangentSource(problem.model, tangents)
         free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         self.free = free if self.source.tangents else []
         #: of every call; None for as many as fill the GPU, which shows in the last digits
-        self.n_jobs: int | None = None if wells is None else ONE_JOB
+        self.n_jobs = None if wells is None else ONE_JOB
         self.threads: int | None = None  # of a block; None for what fills the GPU best
-        self._programs: dict[int, Program] = {}
+        self._programs: dict[int, TangentProgram] = {}
         #: (whether the voltage varies, whether runs are cut) -> slots, and what is compiled
         self._modules: dict[tuple[bool, bool], tuple[int, gpu.CudaModule]] = {}
-        self._walks: dict[int, TangentTables] = {}
-        self._coming: dict[str, gpu.Compilation] = {}  # by its text
+        self._made: dict[int, TangentTables] = {}
+        self._compilations: dict[str, gpu.Compilation] = {}  # by its text
 
     @property
     def bytes_a_candidate(self) -> int:
@@ -144,7 +128,7 @@ class Tangents:
         return 8 * numbers
 
     def linearize(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any, Any, Any]:
-        """Cost, status, gradient and Hessian; see `scorer.Linearization`.
+        """Return cost, status, gradient and Hessian; see `scorer.Linearization`.
 
         Arguments:
             parameters: (n_parameters, n_candidates) float64, contiguous.
@@ -156,11 +140,11 @@ class Tangents:
         return *self._concluded(parameters, well, gradient, hessian), gradient, hessian
 
     def score(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any]:
-        """Cost and status alone; arguments as in `linearize`."""
+        """Return cost and status alone; arguments as in `linearize`."""
         return self._concluded(parameters, well, gpu.NULL, gpu.NULL)
 
     def predicted(self, parameters: Any) -> tuple[Any, Any]:
-        """What candidates show in the compressed rows that the targets of wells have.
+        """Return currents in the compressed rows that the targets of wells have.
 
         Arguments:
             parameters: as in `linearize`, of at least one candidate.
@@ -175,13 +159,13 @@ class Tangents:
         return xp.concatenate(parts, axis=1), statuses
 
     def fills(self, n: int) -> bool:
-        """Whether n candidates fill the GPU without being cut into jobs."""
+        """Return whether n candidates fill the GPU without being cut into jobs."""
         return n >= self._resident
 
     def _concluded(
         self, parameters: Any, well: Any, gradient: Any, hessian: Any
     ) -> tuple[Any, Any]:
-        """Cost and status; derivatives are written to gradient and Hessian, if not null."""
+        """Return cost and status; write derivatives to gradient and Hessian, if not null."""
         xp, n = gpu.cupy(), parameters.shape[1]
         cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
         if n:
@@ -210,7 +194,8 @@ class Tangents:
         return cost, status
 
     def trace(self, parameters: Any) -> tuple[Any, Any]:
-        """Residuals, pA times the root of a weight, each with its derivatives; and statuses.
+        """Return residuals, pA times the root of a weight,
+        each with its derivatives; and statuses.
 
         Returns:
             The residuals as one flat array, in which the arrays (n_candidates, n_rows, 1 + n_free)
@@ -220,49 +205,52 @@ class Tangents:
         xp, n, n_free = gpu.cupy(), parameters.shape[1], len(self.free)
         n_groups = self._n_groups
         program, threads = self.program(self._jobs(n * n_groups)), self.threads or self._threads
-        n_jobs, n_segments = len(program.walk.jobs) - 1, len(program.walk.segments)
+        n_jobs, n_segments = len(program.tables.jobs) - 1, len(program.tables.segments)
         residuals = xp.empty(self.rows.n_rows * n * (1 + n_free))
         status = xp.empty((n_jobs + n_segments, n), dtype=np.int8)
         composites = xp.empty(n_segments * n * n_groups * self.source.composite_size)
         states = xp.empty(n_segments * n * n_groups * self.source.state_size)
-        who = (parameters, np.int64(n), self._on_device.free, np.int32(n_free), np.int32(n_groups))
-        recorded = (self._on_device.runs, self._on_device.data)
+        device = self._on_device
+        candidates = (parameters, np.int64(n), device.free, np.int32(n_free), np.int32(n_groups))
+        recorded = (device.runs, device.data)
         cut = (program.segments, program.arrays[-1])
         blocks = -(-n * n_groups // threads), -(-n * n_groups // _THREADS_CUT)
         left: tuple[Any, ...] = ()  # by the first kernel for the last
         if self.ramps:
             largest = self.source.largest
-            shown = xp.empty(n_segments * n * n_groups * self.source.open_size)
+            opened = xp.empty(n_segments * n * n_groups * self.source.open_size)
             tails = xp.empty(n_segments * n * 2 * largest**2)
-            left = shown, tails, self._on_device.pieces
+            left = opened, tails, device.pieces
             room = shared_bytes(largest, self.source.channel.n_rates)
-            wanted = (composites, shown, tails, status[n_jobs:])
-            program.compose((n, n_segments), (PIECE_THREADS,), (*who, *cut, *wanted), room)
+            results = (composites, opened, tails, status[n_jobs:])
+            program.compose((n, n_segments), (PIECE_THREADS,), (*candidates, *cut, *results), room)
         elif program.compose is not None:
             program.compose(
-                (blocks[1], n_segments), (_THREADS_CUT,), (*who, *cut, composites, status[n_jobs:])
+                (blocks[1], n_segments),
+                (_THREADS_CUT,),
+                (*candidates, *cut, composites, status[n_jobs:]),
             )
         program.kernel(
             (blocks[0], n_jobs),
             (threads,),
-            (*who, *program.arrays, *recorded, composites, states, residuals, status),
+            (*candidates, *program.arrays, *recorded, composites, states, residuals, status),
         )
         if program.replay is not None:
             end = (residuals, status[n_jobs:]) if self.ramps else (residuals,)
             program.replay(
                 (blocks[1], n_segments),
                 (_THREADS_CUT,),
-                (*who, *cut, states, *left, *recorded, *end),
+                (*candidates, *cut, states, *left, *recorded, *end),
             )
         return residuals, status
 
     @property
     def _n_groups(self) -> int:
-        """How many threads take a candidate through a job."""
+        """The number of threads that take a candidate through a job."""
         return max(1, -(-len(self.free) // max(1, self.source.tangents)))
 
     def _compressed(self, residuals: Any, n: int) -> Iterator[tuple[Any, int]]:
-        """The rows of each group in the compressed space, a flat array, and how many there are."""
+        """Yield the compressed rows of each group, a flat array, and their number."""
         width, begin = 1 + len(self.free), 0
         for group, matrix in zip(self.rows.groups, self._on_device.matrices, strict=True):
             size = group.n_rows * n * width
@@ -276,7 +264,7 @@ class Tangents:
             yield rows, group.n_compressed
 
     def times(self, matrix: Any, matrices: Any) -> Any:
-        """Products (n, height, n_columns), in which no number depends on how many others there are.
+        """Return products (n, height, n_columns), in which no number depends on n.
 
         Arguments:
             matrix: (height, depth), and matrices (n, depth, n_columns), contiguous.
@@ -291,7 +279,7 @@ class Tangents:
         return products
 
     def squares(self, columns: Any) -> Any:
-        """Inner products (n, entries) of columns (n, n_rows, width) with each other.
+        """Return inner products (n, entries) of columns (n, n_rows, width) with each other.
 
         The entries (i, j <= i) follow row after row.
         """
@@ -304,7 +292,8 @@ class Tangents:
         return total
 
     def _products(self, residuals: Any, n: int, well: Any) -> Any:
-        """Inner products of residual and derivatives with each other, in parts to be added up.
+        """Return inner products of residual and derivatives with each other,
+        in parts to be added up.
 
         Returns:
             (parts, n_candidates, entries), where the entries (i, j <= i) follow row after row.
@@ -326,7 +315,7 @@ class Tangents:
         return products
 
     def _weigh(self, rows: Any, factors: Any, width: int, well: Any, n: int) -> None:
-        """Compressed rows of a group by the samples that count in each candidate's well."""
+        """Multiply compressed rows of a group by the factors of each candidate's well."""
         _, n_runs, rank, _ = factors.shape
         self._any_program.weigh(
             (n, -(-n_runs * width // ALGEBRA_THREADS)),
@@ -345,7 +334,7 @@ class Tangents:
         well: Any,
         products: Any,
     ) -> None:
-        """Inner products of the columns of rows (n, height, width), from a part of products on."""
+        """Fill in inner products of the columns of rows (n, height, width), from a part on."""
         self._any_program.multiply(
             (products.shape[1], -(-height // ALGEBRA_ROWS)),
             (ALGEBRA_THREADS,),
@@ -363,18 +352,20 @@ class Tangents:
         )
 
     def compile_ahead(self, n_jobs: int) -> None:
-        """Begin to compile what so many jobs will launch, in another thread."""
-        text = self._text(self._walk(n_jobs))
+        """Begin to compile the kernels of so many jobs, in another thread."""
+        text = self._text(self._tables(n_jobs))
         with gpu.gpu_errors():
-            self._coming[text] = gpu.compile_ahead(text, (), self._title)
+            self._compilations[text] = gpu.compile_ahead(text, (), self._title)
 
-    def program(self, n_jobs: int) -> Program:
-        """What is compiled for a schedule of so many jobs, or of as many as there are run ends."""
+    def program(self, n_jobs: int) -> TangentProgram:
+        """Return the compiled kernels for a schedule of so many jobs,
+        at most one for each last run.
+        """
         if n_jobs not in self._programs:
-            walk = self._walk(n_jobs)
-            cut = len(walk.segments) > 0
-            module = self._module(walk)
-            arrays = tuple(gpu.cupy().asarray(array) for array in walk.arrays)
+            tables = self._tables(n_jobs)
+            cut = len(tables.segments) > 0
+            module = self._module(tables)
+            arrays = tuple(gpu.cupy().asarray(array) for array in tables.arrays)
             ends = (
                 (COMPOSE_PIECES, REPLAY_PIECES)
                 if self.ramps
@@ -384,10 +375,10 @@ class Tangents:
             if self.ramps:
                 room = shared_bytes(self.source.largest, self.source.channel.n_rates)
                 module.kernel(COMPOSE_PIECES).allow_dynamic_shared(room)
-            self._programs[n_jobs] = Program(
-                walk,
+            self._programs[n_jobs] = TangentProgram(
+                tables,
                 arrays,
-                gpu.cupy().asarray(as_bytes(walk.segments)),
+                gpu.cupy().asarray(as_bytes(tables.segments)),
                 module.kernel(TRACE_TANGENTS),
                 compose,
                 replay,
@@ -398,28 +389,30 @@ class Tangents:
             )
         return self._programs[n_jobs]
 
-    def _walk(self, n_jobs: int) -> TangentTables:
-        if n_jobs not in self._walks:
+    def _tables(self, n_jobs: int) -> TangentTables:
+        if n_jobs not in self._made:
             packed = self.problem.scored
             order = schedule(packed, n_jobs)
             parts = _SEGMENTS_A_JOB * n_jobs if n_jobs > 1 else 1
-            self._walks[n_jobs] = Layout(self.source, packed, order, self.rows, parts).walk()
-        return self._walks[n_jobs]
+            self._made[n_jobs] = Layout(self.source, packed, order, self.rows, parts).tables()
+        return self._made[n_jobs]
 
-    def _module(self, walk: TangentTables) -> gpu.CudaModule:
-        """What is compiled for a walk, or for another one with at least as many slots."""
-        key = walk.varying, len(walk.segments) > 0
+    def _module(self, tables: TangentTables) -> gpu.CudaModule:
+        """Return the module compiled for these tables,
+        or for others with at least as many slots.
+        """
+        key = tables.varying, len(tables.segments) > 0
         most, module = self._modules.get(key, (-1, None))
-        if module is None or most < walk.n_slots:
-            text = self._text(walk)
-            coming = self._coming.pop(text, None)
-            module = coming.module() if coming else gpu.compile_cuda(text, (), self._title)
-            self._modules[key] = walk.n_slots, module
+        if module is None or most < tables.n_slots:
+            text = self._text(tables)
+            ahead = self._compilations.pop(text, None)
+            module = ahead.module() if ahead else gpu.compile_cuda(text, (), self._title)
+            self._modules[key] = tables.n_slots, module
         return module
 
-    def _text(self, walk: TangentTables) -> str:
-        cut = len(walk.segments) > 0
-        return self.source.specialized(walk.n_slots, walk.varying, cut, bool(self.ramps))
+    def _text(self, tables: TangentTables) -> str:
+        cut = len(tables.segments) > 0
+        return self.source.specialized(tables.n_slots, tables.varying, cut, bool(self.ramps))
 
     @property
     def _title(self) -> str:
@@ -427,8 +420,8 @@ class Tangents:
 
     @cached_property
     def rows(self) -> Rows:
-        """Which samples of the recordings are looked at."""
-        return rows_of(self.problem, self.ramps)
+        """The samples of the recordings that are computed."""
+        return Rows(self.problem.scored, may_oscillate(self.problem.model), self.ramps)
 
     @cached_property
     def _on_device(self) -> DeviceRows:
@@ -446,56 +439,37 @@ class Tangents:
 
     @cached_property
     def _compared(self) -> Targets:
-        """What is subtracted behind the compression, and what costs are made with."""
+        """The targets that are subtracted behind the compression,
+        and the numbers that make costs.
+        """
         if self.wells is not None:
             return self.wells()
         xp, total_weight = gpu.cupy(), self.problem.scored.total_weight
         alone = (xp.asarray(np.array([number])) for number in (self.rows.constant, total_weight))
         return Targets(gpu.NULL, *alone)
 
-    @cached_property
-    def _threads(self) -> int:
-        """The threads of a block that `channelfit tune` found, or else that fill the GPU best."""
-        found = tuning.remembered(self.source.hash, gpu.device().name, TRACE_TANGENTS)
-        if found is not None:
-            return found.threads
-        choices = [t for t in _THREADS if t <= int(self._typical.max_threads_per_block)]
-        return max(choices, key=lambda t: gpu.occupancy(self._typical, t).fraction)
-
     @property
-    def _any_program(self) -> Program:
+    def _any_program(self) -> TangentProgram:
         """One of the programs that are compiled; there is one once anything was traced."""
         return next(iter(self._programs.values()))
 
     @cached_property
-    def _typical(self) -> Any:
-        """The kernel by which the GPU is filled: that of a walk in jobs.
+    def typical_kernel(self) -> gpu.CudaKernel:
+        """The kernel by which the GPU is filled: that of several jobs.
 
         Most calls launch it, so that they need not wait for another to be compiled.
         """
         return self.program(self.n_jobs or 2).kernel
 
-    @cached_property
-    def _resident(self) -> int:
-        """How many threads run at once."""
-        blocks = gpu.occupancy(self._typical, self._threads).blocks
-        return max(1, blocks) * self._threads * gpu.device().n_multiprocessors
-
-    def _jobs(self, n_threads: int) -> int:
-        """As many jobs as make the GPU full."""
-        if self.n_jobs is not None:
-            return self.n_jobs
-        return jobs_that_fill(self._resident, n_threads)
-
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What candidates are compared with, on the GPU.
+    """The recordings that candidates are compared with, on the GPU.
 
     Attributes:
         targets: (n_wells, n_compressed), pA times the root of a weight, subtracted in the
             compressed space of `Rows`; `gpu.NULL` where all candidates share a recording, which
-            the walk subtracts.
+            the first kernel subtracts.
         constant: (n_wells,) pA^2, of each sum of squares what no channel can change.
         total_weight: (n_wells,), of all samples.
         factors: for wells with masks of their own, by group of `Rows`, upper triangles (n_wells,
@@ -512,8 +486,8 @@ class Targets:
 class DeviceRows:
     """The arrays of `Rows` on the GPU, and `free`, (n_free,) int32 indices of parameters.
 
-    The walk subtracts `data` at the points; they are 0 where wells are compared behind it. The
-    matrices are those of the groups; those of pieces are apart.
+    The first kernel subtracts `data` at the points; they are 0 where wells are subtracted later.
+    `matrices` are those of the groups, `pieces` those of pieces.
     """
 
     free: Any
@@ -524,17 +498,17 @@ class DeviceRows:
 
 
 @dataclass(frozen=True, eq=False)
-class Program:
-    """A walk on the GPU and the kernels compiled for it.
+class TangentProgram:
+    """Tables on the GPU and the kernels compiled for them.
 
     The kernels compose and replay are None where no run is cut; project, weigh, multiply and
-    conclude, which take what the walk leaves, are the same in every program.
+    conclude, which make costs of residuals, are the same in every program.
     """
 
-    walk: TangentTables
+    tables: TangentTables
     arrays: tuple[Any, ...]
     segments: Any
-    kernel: Any
+    kernel: gpu.CudaKernel
     compose: Any
     replay: Any
     project: Any

@@ -1,7 +1,7 @@
-"""The scorer of a problem whose experiments differ in more than the command: group by group.
+"""The scorer of experiments that differ in more than the command: group by group.
 
-Each group is scored by a scorer of its own, which knows nothing of the others. The cost of all is
-``sum_k W_k cost_k / sum_k W_k`` with the weights W_k of the samples of group k. A group sees only
+Each group has a scorer of its own, independent of the others. The cost of all is
+``sum_k W_k cost_k / sum_k W_k`` with the weights W_k of the samples of group k. A group has only
 the parameters of its model, so derivatives by the parameters of a cell are computed from this
 cell's experiments alone, and the Hessian between parameters of two cells is 0.
 """
@@ -18,7 +18,6 @@ import numpy as np
 
 from channelfit.problem.experiment import Group, Problem
 from channelfit.problem.statuses import OK
-from channelfit.reading.errors import InputError
 from channelfit.scoring.alike import Alike, alike
 from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, Scorer
@@ -68,6 +67,11 @@ class GroupedScorer(ChannelScorer):
             if weight > 0
         ]
 
+    @property
+    def has_data(self) -> bool:
+        """True where a recording has a sample that counts."""
+        return bool(self.parts)
+
     def _part(self, group: Group, scorer: ChannelScorer, share: float) -> Part:
         pairs = [
             (own, row)
@@ -77,29 +81,23 @@ class GroupedScorer(ChannelScorer):
         return Part(group, scorer, share, [own for own, _ in pairs], [row for _, row in pairs])
 
     def score(self, parameters: Any) -> Score:
-        """See `Scorer.score`."""
         return self._summed(parameters, self.parts, lambda scorer: scorer.score)
 
     def preview(self, parameters: Any) -> Score:
-        """See `Scorer.preview`."""
         return self._summed(parameters, self.parts, lambda scorer: scorer.preview)
 
     def rescore(self, parameters: Any) -> Score:
-        """See `Scorer.rescore`."""
         return self._summed(parameters, self.parts, lambda scorer: scorer.rescore)
 
     def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
-        """See `Scorer.score_cell`."""
         parts = [part for part in self.parts if part.group.cell == cell]
         return self._summed(parameters, parts, lambda s: s.preview if preview else s.score)
 
     def limit_launches(self, chunk: int) -> None:
-        """See `Scorer.limit_launches`."""
         for scorer in self.scorers:
             scorer.limit_launches(chunk)
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
-        """See `ChannelScorer.simulate`."""
         parameters = self._checked(parameters)
         found: dict[int, np.ndarray] = {}
         for group, scorer in zip(self.problem.groups, self.scorers, strict=True):
@@ -108,8 +106,7 @@ class GroupedScorer(ChannelScorer):
         return [found[k] for k in range(len(found))]
 
     def linearize(self, parameters: Any) -> Linearization:
-        """See `Scorer.linearize`."""
-        parameters = self._checked(parameters)
+        parameters = self._scorable(parameters)
         xp, (n_parameters, n) = array_module(parameters), parameters.shape
         cost, status = xp.zeros(n), xp.zeros(n, dtype=np.int8)
         gradient, hessian = xp.zeros((n_parameters, n)), xp.zeros((n_parameters, n_parameters, n))
@@ -124,7 +121,7 @@ class GroupedScorer(ChannelScorer):
 
     def _linearized(self, parameters: Any) -> Iterator[tuple[Part, Linearization]]:
         """Yield the linearization of each part, by the parameters of its model."""
-        parts = {id(part.group): part for part in self._nonempty(self.parts)}
+        parts = {id(part.group): part for part in self.parts}
         for family in self._alike:
             together = family.linearize(parameters)
             for (group, _), own in zip(family.members, together, strict=True):
@@ -141,31 +138,17 @@ class GroupedScorer(ChannelScorer):
         self,
         parameters: Any,
         parts: Iterable[Part],
-        way: Callable[[ChannelScorer], Callable[[Any], Score]],
+        method: Callable[[ChannelScorer], Callable[[Any], Score]],
     ) -> Score:
         """Add up the shares of some parts; a candidate fails as it does in the first of them."""
-        parameters = self._checked(parameters)
+        parameters = self._scorable(parameters)
         xp, n = array_module(parameters), parameters.shape[1]
         cost, status = xp.zeros(n), xp.zeros(n, dtype=np.int8)
-        for part in self._nonempty(parts):
-            own = way(part.scorer)(part.group.parameters(parameters))
+        for part in parts:
+            own = method(part.scorer)(part.group.parameters(parameters))
             cost += part.share * own.cost
             status = xp.where(status == OK, own.status, status)
         return Score(cost, status)
-
-    def _nonempty(self, parts: Iterable[Part]) -> Iterable[Part]:
-        if not self.parts:
-            raise InputError("nothing to score: no recording has a sample of weight above 0")
-        return parts
-
-    def _checked(self, parameters: Any) -> Any:
-        """Return the parameters. Raises ValueError for a shape that does not fit the problem."""
-        n_parameters = len(self.problem.parameters)
-        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
-            raise ValueError(
-                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
-            )
-        return parameters
 
 
 def of_first_group(scorer: Scorer, parameters: np.ndarray) -> tuple[Scorer, np.ndarray]:

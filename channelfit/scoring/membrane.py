@@ -1,4 +1,4 @@
-"""The membrane's potential in a fit with a clamp: the steps of `clamp.py`, seen at the membrane."""
+"""The membrane's potential in a fit with a clamp: the steps of `clamp.py`, read at the membrane."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MembraneScorer(ClampScorer):
 
 
 def membrane_potentials(problem: Problem, values: np.ndarray) -> list[np.ndarray | None]:
-    """The membrane's potential in each experiment, (n_sweeps, n_times) mV.
+    """Return the membrane's potential in each experiment, (n_sweeps, n_times) mV.
 
     None where it is the command, and where the values have no current.
 

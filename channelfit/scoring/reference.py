@@ -2,7 +2,7 @@
 
 It shares no code with the generated kernels. Rates come from walking the expression trees, every
 sweep is walked from its first sample to its last, and nothing is merged, reordered or unrolled.
-What it does share is the definition of the numbers: rates beyond RATE_FLOOR and RATE_CEILING are
+It shares the definition of the numbers: rates beyond RATE_FLOOR and RATE_CEILING are
 taken for these, held voltages are exact, and a moving voltage is integrated on the documented grid
 of sub-steps (one step or a power of two of them a sample, so that the voltage moves at most 1 mV).
 """
@@ -28,14 +28,14 @@ from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring import reference_matrices
 from channelfit.scoring.reference_matrices import held_propagator, propagator, steady_state
-from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
+from channelfit.scoring.scorer import NOTHING_TO_SCORE, ChannelScorer, Linearization, Score
 
 #: mV that the voltage may move in one step of the integrator.
 MAX_STEP_MV = 1.0
 #: A step in which some state would be left more often than this is taken in quarters.
 STIFF = 1.0
-#: Points of a sample interval at which the slope of the command is looked at.
-_LOOKS = 9
+#: Points of a sample interval at which the slope of the command is estimated.
+_PROBES = 9
 #: Numbers in one batch of propagators: bounds the memory.
 _BATCH = 2_000_000
 #: Drives at so many voltages are kept.
@@ -77,15 +77,10 @@ class ReferenceScorer(ChannelScorer):
         self.source_hash = hashlib.sha256(text).hexdigest()[:16]
 
     def simulate(self, parameters: np.ndarray) -> list[np.ndarray]:
-        """Currents, pA: per experiment (n_sweeps, n_times_max, n_candidates).
-
-        NaN after a shorter sweep's end, and everywhere for a candidate that fails.
-        """
         self.problem.check_memory(np.shape(parameters)[-1])
         return self._simulate(parameters, self.problem.experiments)[0]
 
     def score(self, parameters: np.ndarray) -> Score:
-        """Cost (n_candidates,) pA^2 and status of parameters (n_parameters, n_candidates)."""
         experiments = self.problem.fitted
         self.problem.check_memory(parameters.shape[1])
         currents, status = self._simulate(parameters, experiments)
@@ -101,14 +96,15 @@ class ReferenceScorer(ChannelScorer):
                             cost += weight * (current[k, i] - recording.current_pA[k, i]) ** 2
                         total += weight
         if total <= 0:
-            raise InputError("nothing to score: no recording has a sample of weight above 0")
+            raise InputError(NOTHING_TO_SCORE)
         cost /= total
         status[(status == OK) & ~np.isfinite(cost)] = NOT_FINITE
         cost[status != OK] = np.inf
         return Score(cost, status)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
-        """Cost, gradient and Hessian from differences of currents; slow, right to ten digits.
+        """Return cost, gradient and Hessian from differences of currents;
+        slow, right to ten digits.
 
         Central differences, extrapolated to step zero; each sample takes the entry of the scheme
         that agrees best with its neighbors (Ridders 1982).
@@ -126,7 +122,8 @@ class ReferenceScorer(ChannelScorer):
         return Linearization(score.cost, score.status, gradient, hessian)
 
     def occupancies(self, values: np.ndarray) -> list[np.ndarray]:
-        """Occupancies at values (n_parameters,): per experiment (n_sweeps, n_times_max, n_states).
+        """Return occupancies at values (n_parameters,),
+        of each (n_sweeps, n_times_max, n_states).
 
         The states of all chains follow each other. NaN after a shorter sweep's end, and everywhere
         for values that fail.
@@ -139,7 +136,9 @@ class ReferenceScorer(ChannelScorer):
         return found if channel.status()[0] == OK else [np.full_like(x, np.nan) for x in found]
 
     def _residuals(self, theta: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Residuals (n_samples,) and Jacobian (n_samples, n_free), squares adding to the cost."""
+        """Return residuals (n_samples,) and Jacobian (n_samples, n_free),
+        squares adding to the cost.
+        """
         around = [theta[:, None]]
         steps = []
         for k in free:
@@ -149,38 +148,36 @@ class ReferenceScorer(ChannelScorer):
                 moved = np.tile(theta[:, None], len(_STEPS))
                 moved[k] += sign * steps[-1]
                 around.append(moved)
-        shown, target, weight = self._samples(np.concatenate(around, axis=1))
+        predicted, target, weight = self._samples(np.concatenate(around, axis=1))
         root = np.sqrt(weight / weight.sum())
         jacobian = np.empty((len(target), len(free)))
         for j, h in enumerate(steps):
             first = 1 + 2 * j * len(h)
-            ahead, behind = shown[:, first : first + len(h)], shown[:, first + len(h) :]
-            jacobian[:, j] = root * _extrapolated((ahead - behind[:, : len(h)]) / (2 * h))
-        return root * (shown[:, 0] - target), jacobian
+            ahead = predicted[:, first : first + len(h)]
+            behind = predicted[:, first + len(h) : first + 2 * len(h)]
+            jacobian[:, j] = root * _extrapolated((ahead - behind) / (2 * h))
+        return root * (predicted[:, 0] - target), jacobian
 
     def _samples(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Currents (n_samples, n_candidates), data and weight of every sample that has a weight."""
+        """Return currents (n_samples, n_candidates),
+        data and weight of samples that have a weight.
+        """
         experiments = self.problem.fitted
         currents, _ = self._simulate(parameters, experiments)
-        shown, target, weights = [], [], []
+        predicted, target, weights = [], [], []
         for e, current in zip(experiments, currents, strict=True):
             assert e.recording is not None
             weight = e.weight * e.recording.weight
             some = weight > 0
-            shown.append(current[some])
+            predicted.append(current[some])
             target.append(e.recording.current_pA[some])
             weights.append(weight[some])
-        return np.concatenate(shown), np.concatenate(target), np.concatenate(weights)
+        return np.concatenate(predicted), np.concatenate(target), np.concatenate(weights)
 
     def _simulate(
         self, parameters: np.ndarray, experiments: list[Experiment] | tuple[Experiment, ...]
     ) -> tuple[list[np.ndarray], np.ndarray]:
-        parameters = np.asarray(parameters, dtype=float)
-        n_parameters = len(self.problem.model.parameters)
-        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
-            raise ValueError(
-                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
-            )
+        parameters = self._checked(parameters)
         channel = _Population(self.problem.model, parameters)
         currents = [_Simulation(channel, e.protocol, self.refine).currents() for e in experiments]
         status = channel.status()
@@ -209,12 +206,12 @@ class _Population:
         self.drives: dict[tuple[str, float], np.ndarray] = {}
 
     def status(self) -> np.ndarray:
-        """(n_candidates,) int8 of everything evaluated so far."""
+        """Return the status of everything evaluated so far, (n_candidates,) int8."""
         status = np.where(self.negative, NEGATIVE_RATE, OK)
         return np.where(self.not_finite, NOT_FINITE, status).astype(np.int8)
 
     def _constant(self, expression: sympy.Expr | None, v_mV: float = 0.0) -> np.ndarray:
-        """(n_candidates,) an expression of parameters, or of these and one voltage."""
+        """Evaluate an expression of parameters, or of these and one voltage, (n_candidates,)."""
         assert expression is not None
         scope = self._scope(np.array(v_mV), {s.name for s in expression.free_symbols})
         value = np.broadcast_to(evaluate(expression, scope), (self.n,)).copy()
@@ -223,26 +220,27 @@ class _Population:
         value[~good] = 0.0
         return value
 
-    def _scope(self, v_mV: np.ndarray, wanted: set[str]) -> dict[str, np.ndarray]:
-        """Values of v, the parameters and the definitions that `wanted` names need, in order."""
+    def _scope(self, v_mV: np.ndarray, names: set[str]) -> dict[str, np.ndarray]:
+        """Return the values of v, parameters and the definitions that `names` need, in order."""
         for name, expression in reversed(self.model.definitions):
-            if name in wanted:
-                wanted |= {s.name for s in expression.free_symbols}
+            if name in names:
+                names |= {s.name for s in expression.free_symbols}
         scope: dict[str, np.ndarray] = {**self.values, "v": v_mV}
         for name, expression in self.model.definitions:
-            if name in wanted:
+            if name in names:
                 scope[name] = evaluate(expression, scope)
         return scope
 
     def rates(self, chain: Chain, v_mV: np.ndarray) -> np.ndarray:
-        """Rates (n_voltages, n_candidates, n_states, n_states), 1/ms, at voltages (n_voltages,).
+        """Return rates (n_voltages, n_candidates, n_states, n_states), 1/ms,
+        at voltages (n_voltages,).
 
         Element [j, i] is the rate i -> j; the diagonal is zero.
         """
         index = {s: i for i, s in enumerate(chain.states)}
         out = np.zeros((len(v_mV), self.n, len(index), len(index)))
-        wanted = {s.name for t in chain.transitions for s in t.rate.free_symbols}
-        scope = self._scope(v_mV[:, None], wanted)
+        names = {s.name for t in chain.transitions for s in t.rate.free_symbols}
+        scope = self._scope(v_mV[:, None], names)
         for t in chain.transitions:
             rate = np.broadcast_to(evaluate(t.rate, scope), out.shape[:2])
             self.not_finite |= np.isnan(rate).any(axis=0)
@@ -257,18 +255,20 @@ class _Population:
         return out
 
     def steady_state(self, v_mV: float) -> list[np.ndarray]:
-        """Occupancies at rest at a voltage."""
+        """Return the occupancies at rest at a voltage."""
         return [steady_state(self.rates(c, np.array([v_mV]))[0]) for c in self.model.chains]
 
     def arrived(self, state: list[np.ndarray], v_mV: float) -> list[np.ndarray]:
-        """The state as a voltage begins: gates without a time constant are at rest at once."""
+        """Return the state as a voltage begins: gates without a
+        time constant are at rest at once.
+        """
         return [
             steady_state(self.rates(c, np.array([v_mV]))[0]) if c.instant else x
             for c, x in zip(self.model.chains, state, strict=True)
         ]
 
     def hold(self, state: list[np.ndarray], v_mV: float, dt_ms: float) -> list[np.ndarray]:
-        """Occupancies after dt_ms at a held voltage; exact."""
+        """Return the occupancies after dt_ms at a held voltage; exact."""
         key = (v_mV, round(dt_ms, 9))
         if key not in self.propagators:
             self.propagators[key] = [
@@ -278,7 +278,7 @@ class _Population:
         return [_applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
 
     def current(self, state: list[np.ndarray], v_mV: float) -> np.ndarray:
-        """The current (n_candidates,) pA of occupancies, one array a chain, at a voltage."""
+        """Return the current (n_candidates,) pA of occupancies, one array a chain, at a voltage."""
         total = np.zeros(self.n)
         for term in self.model.terms:
             is_open = np.ones(self.n)
@@ -294,7 +294,7 @@ class _Population:
         return total
 
     def _drive(self, term: Term, v_mV: float) -> np.ndarray:
-        """(n_candidates,) pA that a term would carry if it were fully open."""
+        """Return the current (n_candidates,) pA that a term would carry if it were fully open."""
         if (term.name, v_mV) not in self.drives:
             if len(self.drives) > _KEPT_DRIVES:
                 self.drives.clear()
@@ -313,23 +313,27 @@ class _Move:
 
 
 class _Simulation:
-    """One protocol, sweep after sweep, sample after sample."""
+    """One protocol, simulated sweep after sweep, sample after sample."""
 
     def __init__(self, channel: _Population, protocol: Protocol, refine: int) -> None:
         self.channel, self.protocol, self.refine = channel, protocol, refine
-        self._seen: Callable[[list[np.ndarray], float], np.ndarray] = channel.current
+        self._observed: Callable[[list[np.ndarray], float], np.ndarray] = channel.current
 
     def currents(self) -> np.ndarray:
-        """(n_sweeps, n_times_max, n_candidates) pA, NaN after a shorter sweep's end."""
-        return self._walked(self.channel.n)
+        """Return currents (n_sweeps, n_times_max, n_candidates) pA,
+        NaN after a shorter sweep's end.
+        """
+        return self._swept(self.channel.n)
 
     def occupancies(self) -> np.ndarray:
-        """(n_sweeps, n_times_max, n_states) of the first candidate, chain after chain."""
-        self._seen = lambda state, _: np.concatenate([x[0] for x in state])
-        return self._walked(sum(len(chain.states) for chain in self.channel.model.chains))
+        """Return occupancies (n_sweeps, n_times_max, n_states) of
+        the first candidate, all chains.
+        """
+        self._observed = lambda state, _: np.concatenate([x[0] for x in state])
+        return self._swept(sum(len(chain.states) for chain in self.channel.model.chains))
 
-    def _walked(self, width: int) -> np.ndarray:
-        """What is seen at each sample, (n_sweeps, n_times_max, width)."""
+    def _swept(self, width: int) -> np.ndarray:
+        """Return the observed quantity at each sample, (n_sweeps, n_times_max, width)."""
         p, channel = self.protocol, self.channel
         out = np.full((p.n_sweeps, p.n_times_max, width), np.nan)
         at_rest = state = channel.steady_state(p.holding_mV)
@@ -339,8 +343,8 @@ class _Simulation:
             elif k and p.rest_ms > 0:
                 state = channel.hold(state, p.resting_mV, p.rest_ms)
             for piece, moves in _pieces(p, k):
-                walk = self._held if piece.is_constant else self._moving
-                state = walk(state, piece, moves, out[k])
+                advance = self._held if piece.is_constant else self._moving
+                state = advance(state, piece, moves, out[k])
         return out
 
     def _held(
@@ -350,14 +354,14 @@ class _Simulation:
         state = self.channel.arrived(state, v)
         for move in moves:
             if move.sample is not None:
-                out[move.sample] = self._seen(state, v)
+                out[move.sample] = self._observed(state, v)
             state = self.channel.hold(state, v, move.duration_ms)
         return state
 
     def _moving(
         self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
     ) -> list[np.ndarray]:
-        """Through varying voltage: chains of two states relax, others take Magnus steps."""
+        """Follow a varying voltage: chains of two states relax, others take Magnus steps."""
         model = self.channel.model
         grids = [_step_ends(piece, move, self.refine) for move in moves]
         widest = max(len(c.states) for c in model.chains)
@@ -379,14 +383,14 @@ class _Simulation:
                 if move is not None:
                     v = float(piece.voltage(np.array([move.begin_ms]))[0])
                     state = self.channel.arrived(state, v)
-                    out[move.sample] = self._seen(state, v)
+                    out[move.sample] = self._observed(state, v)
                 state = [_applied(p[i], x) for p, x in zip(maps, state, strict=True)]
         return state
 
     def _relaxation(
         self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
     ) -> np.ndarray:
-        """x' = speed (limit - x): maps (n_steps, n_candidates, 2, 2) over each step.
+        """Return maps (n_steps, n_candidates, 2, 2) of x' = speed (limit - x) over each step.
 
         With u(t) the integral of the speed from t to the end, the new x is exp(-u(begin)) x plus
         the integral of exp(-u) limit du. The limit is the parabola in u through begin, middle and
@@ -419,7 +423,9 @@ class _Simulation:
     def _magnus(
         self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
     ) -> np.ndarray:
-        """Maps (n_steps, n_candidates, s, s); stiff candidates take the quarters of a step."""
+        """Return maps (n_steps, n_candidates, s, s);
+        stiff candidates take the quarters of a step.
+        """
         maps, exits = self._exponentials(chain, piece, begins, steps)
         stiff = exits > STIFF
         if stiff.any():
@@ -433,7 +439,8 @@ class _Simulation:
     def _exponentials(
         self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Commutator-free Magnus of order four (Blanes and Moan 2006): two exponentials.
+        """Take commutator-free Magnus steps of order four (Blanes
+        and Moan 2006): two exponentials.
 
         Where a rate changes more than 14-fold within a step one combination could turn negative;
         it is then cut at the floor and stays a rate.
@@ -454,7 +461,7 @@ class _Simulation:
 
 
 def _pieces(protocol: Protocol, sweep: int) -> Iterator[tuple[Segment, list[_Move]]]:
-    """The sweep in order: stretches of one smooth command, and the moves between samples in each.
+    """Yield the parts of a sweep with one smooth command, and the moves between samples in each.
 
     A time within TIME_TOLERANCE sampling intervals of a sample is the time of that sample.
     """
@@ -466,12 +473,14 @@ def _pieces(protocol: Protocol, sweep: int) -> Iterator[tuple[Segment, list[_Mov
 
 
 def _first_sample(t_ms: float, h: float) -> int:
-    """The first sample at or after a time."""
+    """Return the first sample at or after a time."""
     return math.ceil(t_ms / h - TIME_TOLERANCE)
 
 
 def _moves(piece: Segment, samples: range, h: float) -> list[_Move]:
-    """From the piece's start to its first sample, from sample to sample, and on to its end."""
+    """Return the moves from a piece's start to its first sample, between samples,
+    and to its end.
+    """
     tiny = TIME_TOLERANCE * h
     if not samples:
         return [_Move(piece, piece.start_ms, piece.end_ms - piece.start_ms)]
@@ -486,7 +495,7 @@ def _moves(piece: Segment, samples: range, h: float) -> list[_Move]:
 
 
 def _smooth(segment: Segment) -> Iterator[Segment]:
-    """A recorded command is cut where it begins or ceases to stand still; others are whole."""
+    """Cut a recorded command where it begins or ceases to stand still; others stay whole."""
     wave = segment.wave
     if not isinstance(wave, Samples):
         yield segment
@@ -507,24 +516,24 @@ def _smooth(segment: Segment) -> Iterator[Segment]:
 
 
 def _step_ends(piece: Segment, move: _Move, refine: int) -> np.ndarray:
-    """Times (n_steps + 1,) from one end of a move to the other: a power of two of equal steps."""
-    looks = move.begin_ms + move.duration_ms * np.linspace(0, 1, _LOOKS)
-    v = piece.voltage(np.clip(looks, piece.start_ms, piece.end_ms))
-    moved = np.abs(np.diff(v)).max() * (_LOOKS - 1)
+    """Return times (n_steps + 1,) of a move: a power of two of equal steps, and its end."""
+    probes = move.begin_ms + move.duration_ms * np.linspace(0, 1, _PROBES)
+    v = piece.voltage(np.clip(probes, piece.start_ms, piece.end_ms))
+    moved = np.abs(np.diff(v)).max() * (_PROBES - 1)
     # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
-    wanted = max(1.0, moved / MAX_STEP_MV * (1 - 1e-9))
-    n = 2 ** math.ceil(math.log2(wanted)) * refine
+    least = max(1.0, moved / MAX_STEP_MV * (1 - 1e-9))
+    n = 2 ** math.ceil(math.log2(least)) * refine
     return np.asarray(move.begin_ms + move.duration_ms * np.arange(n + 1) / n)
 
 
 def _applied(p: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """One step of every candidate: (n, s, s) times (n, s). Rounding must not leak probability."""
+    """Take one step of every candidate: (n, s, s) times (n, s), without leak of probability."""
     x = np.einsum("cij,cj->ci", p, x)
     return np.asarray(x / x.sum(axis=1, keepdims=True))
 
 
 def _extrapolated(differences: np.ndarray) -> np.ndarray:
-    """(n,) derivatives from central differences (n, n_steps), each step a third of the last."""
+    """Extrapolate central differences (n, n_steps), each step a third of the last, to (n,)."""
     best = differences[:, 0]
     least = np.full(len(best), np.inf)
     column = differences

@@ -66,18 +66,18 @@ class _ClampedCell:
         self.filter = _state_space(clamp)
 
     def occupancies(self, y: np.ndarray) -> list[np.ndarray]:
-        """The occupancies of each chain, (1, n_states)."""
+        """Return the occupancies of each chain, (1, n_states)."""
         parts = np.split(y[: self.n], np.cumsum(self.sizes)[:-1])
         return [part[None] for part in parts]
 
     def flows(self, y: np.ndarray) -> float:
-        """Channel and leak, pA."""
+        """Return the current of channel and leak, pA."""
         v = float(y[self.n])
         channel = float(self.channel.current(self.occupancies(y), v)[0])
         return channel + self.leak * (v - self.leak_reversal)
 
     def right_side(self, y: np.ndarray, command: float) -> np.ndarray:
-        """The derivatives of occupancies, of three potentials and of the filter."""
+        """Return the derivatives of occupancies, of three potentials and of the filter."""
         v, p, e = y[self.n : self.n + 3]
         out = np.empty_like(y)
         first = 0
@@ -103,7 +103,7 @@ class _ClampedCell:
         return out
 
     def unfiltered(self, y: np.ndarray, rate: np.ndarray) -> float:
-        """What the amplifier records before its filter, pA."""
+        """Return the recorded current before the amplifier's filter, pA."""
         v_rate, p_rate, e_rate = rate[self.n : self.n + 3]
         charging = (self.membrane * v_rate) if self.membrane else 0.0
         pipette = (1 - self.cancellation) * self.pipette * p_rate
@@ -112,13 +112,13 @@ class _ClampedCell:
         )
 
     def recorded(self, y: np.ndarray, command: float) -> float:
-        """The current that is recorded behind the filter, pA."""
+        """Return the current that is recorded behind the filter, pA."""
         if self.filter:
             return float(self.filter[2] @ y[self.n + 3 :])
         return self.unfiltered(y, self.right_side(y, command))
 
     def rest(self, command: float) -> np.ndarray:
-        """The state (n,) in which nothing changes while the command stays, mV."""
+        """Return the state (n,) in which nothing changes while the command stays, mV."""
         from scipy.optimize import brentq
 
         def at(v: float) -> np.ndarray:
@@ -142,7 +142,7 @@ class _ClampedCell:
 
 
 def _state_space(clamp: Clamp) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """A, b and c of z' = A z + b u, output c z: SciPy's Bessel filter."""
+    """Return A, b and c of z' = A z + b u, output c z: SciPy's Bessel filter."""
     if clamp.low_pass is None:
         return None
     from scipy.signal import bessel, tf2ss
@@ -153,7 +153,9 @@ def _state_space(clamp: Clamp) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
 
 
 def _currents(cell: _ClampedCell, protocol: Protocol) -> np.ndarray:
-    """(n_sweeps, n_times_max) pA; a sample at a jump shows what was before it."""
+    """Return currents (n_sweeps, n_times_max) pA;
+    a sample at a jump shows the current before it.
+    """
     out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
     y, last = cell.rest(protocol.holding_mV), 0.0
     for k in range(protocol.n_sweeps):
@@ -182,7 +184,7 @@ def _through(
     command: Callable[[float], float],
     times: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """The state at the end of a piece, the currents at some times, and that at the end."""
+    """Return the state at the end of a piece, the currents at some times, and that at the end."""
     from scipy.integrate import solve_ivp
 
     solved: Any = solve_ivp(
@@ -200,7 +202,7 @@ def _through(
 
 
 def _pieces(protocol: Protocol, k: int) -> list[tuple[float, float, Callable[[float], float]]]:
-    """Begin, end and command of every smooth part of a sweep."""
+    """Return begin, end and command of every smooth part of a sweep."""
     segments = list(protocol.sweeps[k])
     if k and protocol.carry_over and protocol.rest_ms > 0:
         segments.insert(0, Segment(-protocol.rest_ms, 0.0, Constant(protocol.resting_mV)))

@@ -17,14 +17,14 @@ _FASTEST = 2.0**40
 
 
 def steady_state(rates: np.ndarray) -> np.ndarray:
-    """Solution (..., n) of A p = 0 with sum p = 1 for rates (..., n, n), [j, i] the rate i -> j.
+    """Solve A p = 0 with sum p = 1 for rates (..., n, n), [j, i] the rate i -> j: (..., n).
 
     States are eliminated one by one, the last first (Grassmann, Taksar and Heyman 1985). Nothing is
     subtracted, so every occupancy keeps its relative accuracy however stiff the rates are.
     """
     flow = np.array(rates)
     n = flow.shape[-1]
-    if n == 2:  # the one formula that a gate whose inf exceeds 1 keeps to
+    if n == 2:  # the formula that a gate obeys where its inf exceeds 1
         up, down = flow[..., 1, 0], flow[..., 0, 1]
         return np.asarray(np.stack([down, up], axis=-1) / (up + down)[..., None])
     for k in range(n - 1, 0, -1):
@@ -38,7 +38,7 @@ def steady_state(rates: np.ndarray) -> np.ndarray:
 
 
 def held_propagator(rates: np.ndarray, h: float) -> np.ndarray:
-    """exp(A h) of rates (..., n, n), 1/ms; of two states by the formula for a relaxation."""
+    """Return exp(A h) of rates (..., n, n), 1/ms; of two states by the formula for a relaxation."""
     if rates.shape[-1] != 2:
         return propagator(rates * h)
     up, down = rates[..., 1, 0], rates[..., 0, 1]
@@ -48,7 +48,8 @@ def held_propagator(rates: np.ndarray, h: float) -> np.ndarray:
 
 
 def propagator(rates_h: np.ndarray) -> np.ndarray:
-    """exp(A h) for rates times duration (..., n, n), [j, i] from i to j, diagonal ignored.
+    """Return exp(A h) for rates times duration (..., n, n), [j, i] from i to j,
+    diagonal ignored.
 
     With a the largest rate of leaving, A h = B - a I where B >= 0 (uniformization), so the series
     of exp(B) exp(-a) adds positive terms only. It is summed for A h / 2^k, then squared k times;
@@ -74,7 +75,7 @@ def propagator(rates_h: np.ndarray) -> np.ndarray:
 
 
 def _exponential(b: np.ndarray, fastest: np.ndarray, levels: np.ndarray) -> np.ndarray:
-    """exp(B - a I) of matrices (n, n, m), see `propagator`; a (m,) and the levels k (m,) ascend."""
+    """Return exp(B - a I) of matrices (n, n, m); a (m,) and the levels k (m,) ascend."""
     scale = np.exp2(-levels)
     b, one = b * scale, np.eye(len(b))[..., None]
     square = _product(b, b)
@@ -92,17 +93,17 @@ def _exponential(b: np.ndarray, fastest: np.ndarray, levels: np.ndarray) -> np.n
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """a b of matrices (n, n, m)."""
+    """Return a b of matrices (n, n, m)."""
     return np.asarray(np.einsum("ikm,kjm->ijm", a, b))
 
 
 def _slowed(rates_h: np.ndarray) -> np.ndarray:
-    """Rates times duration (m, n, n), diagonal zero, of which no state is left too fast.
+    """Return rates times duration (m, n, n), diagonal zero, of which no state is left too fast.
 
-    Where one is, A h becomes N ((1 - A h/N)^-1 - 1), a generator with the same steady state whose
+    Where one is, A h becomes N ((1 - A h/N)^-1 - 1), a generator with the same steady state, whose
     eigenvalues -l are -l/(1 + l/N): with N = _FASTEST a trace errs by 5e-13 of its size at most.
     Column j of the inverse tells where a channel from j is after an exponential time of mean 1/N,
-    found by letting whoever enters a state go on at once to where that state leads: no
+    found by passing what enters a state on at once to where that state leads: no
     subtraction.
     """
     fast = np.flatnonzero(rates_h.sum(axis=1).max(axis=1, initial=0.0) > _FASTEST)
@@ -127,7 +128,7 @@ def _slowed(rates_h: np.ndarray) -> np.ndarray:
 
 
 def _closed(p: np.ndarray) -> np.ndarray:
-    """Columns (probabilities of where one state goes) made to sum to one by their diagonal."""
+    """Set the diagonal so that columns, probabilities of where a state goes, sum to one."""
     diagonal = np.arange(len(p))
     p[diagonal, diagonal] = 0.0
     p[diagonal, diagonal] = np.maximum(0.0, 1.0 - p.sum(axis=0))

@@ -11,6 +11,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.machine.threads import single_threaded_blas
 
 if TYPE_CHECKING:
@@ -28,10 +29,11 @@ CLAMPED = {
     "cpu": ("channelfit.scoring.clamp", "ClampScorer"),
     "cuda": ("channelfit.scoring.clamp_cuda", "ClampCudaScorer"),
 }
-#: The same for problems whose experiments differ in more than the command.
+#: The same for experiments that differ in more than the command.
 _GROUPED = ("channelfit.scoring.grouped", "GroupedScorer")
 
-#: How a score is computed: sample by sample; sample by sample in the modes of a reversible
+NOTHING_TO_SCORE = "nothing to score: no recording has a sample of weight above 0"
+#: Ways to compute a score: sample by sample; sample by sample in the modes of a reversible
 #: scheme; from sums over the recording, without samples. auto: the fastest that is exact enough.
 PATHS = ("auto", "stepping", "modal", "closed-form")
 
@@ -128,9 +130,11 @@ class ChannelScorer(Scorer):
     """Computes the cost of candidates from the currents of a channel, and these currents.
 
     Attributes:
+        problem: the model and the experiments.
         paths: those of PATHS, without ``auto``, that this backend can take.
     """
 
+    problem: Problem
     paths: tuple[str, ...] = ()
 
     @abstractmethod
@@ -143,6 +147,30 @@ class ChannelScorer(Scorer):
     @abstractmethod
     def linearize(self, parameters: Any) -> Linearization:
         """Return cost, gradient and Gauss-Newton Hessian of every candidate; exact derivatives."""
+
+    @property
+    def has_data(self) -> bool:
+        """True where a recording has a sample that counts."""
+        return self.problem.scored.total_weight > 0
+
+    def _scorable(self, parameters: Any) -> Any:
+        """Return checked parameters. Raises InputError where there is nothing to score."""
+        if not self.has_data:
+            raise InputError(NOTHING_TO_SCORE)
+        return self._checked(parameters)
+
+    def _checked(self, parameters: Any) -> Any:
+        """Return parameters (n_parameters, n_candidates) as contiguous float64, where they are.
+
+        Raises: ValueError for another shape.
+        """
+        parameters = array_module(parameters).ascontiguousarray(parameters, dtype=np.float64)
+        n_parameters = len(self.problem.parameters)
+        if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
+            raise ValueError(
+                f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
+            )
+        return parameters
 
 
 def chosen_backend(backend: str, dtype: str) -> str:

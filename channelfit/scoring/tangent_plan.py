@@ -1,4 +1,4 @@
-"""Which currents a linearization on the CPU computes, and where each of them goes.
+"""The currents that a linearization on the CPU computes, and the place of each of them.
 
 A plan is made once per problem: which samples of each run are needed (`held_compression`, on smooth
 varying voltage `ramp_collocation`), and which matrices make residuals of them.
@@ -6,12 +6,13 @@ varying voltage `ramp_collocation`), and which matrices make residuals of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from channelfit.model.channel import ChannelModel
 from channelfit.problem.run_tree import (
     DATA,
     END,
@@ -35,13 +36,13 @@ from channelfit.scoring.layout.held_compression import Compression, compression
 from channelfit.scoring.layout.orthogonal import spanned
 from channelfit.scoring.machine.arrays import product
 
-#: What the samples of a piece show less of than this part of the most is left out.
+#: Combinations of polynomials that samples of a piece show this little of the most are left out.
 _LEAST = 1e-15
 
 
 @dataclass(frozen=True, eq=False)
 class PointGroup:
-    """Held runs of equally many samples, or a piece of a ramp: what one matrix product serves."""
+    """Held runs of equally many samples, or a piece of a ramp, which one matrix product serves."""
 
     matrix: np.ndarray  # (rank, n_points)
     points: slice  # of the flat array, (n_points, n_runs, width)
@@ -49,13 +50,13 @@ class PointGroup:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """How data become targets of residuals.
+class Projection:
+    """A projection of data to targets of residuals, and the runs that it serves.
 
     Attributes:
-        project: of some samples, what they look like in the space of the residuals, and the
-            squares that lie outside it.
-        runs: of each run the samples, among all data, and its number.
+        project: takes samples to the space of the residuals, and returns the squares that lie
+            outside it, too.
+        runs: the samples of each run, among all data, and its number.
     """
 
     project: Callable[[np.ndarray], tuple[np.ndarray, float]]
@@ -96,7 +97,7 @@ class Stretch:
 
     @property
     def varies(self) -> bool:
-        """Whether its voltage varies."""
+        """True where the voltage varies."""
         return bool(self.nodes) or self.ramp is not None
 
 
@@ -107,7 +108,7 @@ class RampPiece:
     Attributes:
         number: which of the ramp's pieces it is.
         samples: its samples among all data.
-        basis: (n_samples, rank), orthonormal, of what the polynomials of the piece can show.
+        basis: (n_samples, rank), orthonormal: the samples that the piece's polynomials can have.
         matrix: (rank, n_points), from the points of `ramp_collocation` to the basis.
     """
 
@@ -117,19 +118,20 @@ class RampPiece:
     matrix: np.ndarray
 
     def project(self, data: np.ndarray) -> tuple[np.ndarray, float]:
-        """Data (n_samples,) by the basis (rank,), and the squares that lie outside it."""
-        shown, rest = self.project_all(data)
-        return shown, float(rest)
+        """Return data (n_samples,) by the basis (rank,), and the squares that lie outside it."""
+        coordinates, rest = self.project_all(data)
+        return coordinates, float(rest)
 
     def project_all(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The same of recordings (..., n_samples): (..., rank), and squares (...)."""
-        shown = product(data, self.basis)
-        return shown, np.sum((data - product(shown, self.basis.T)) ** 2, axis=-1)
+        """Project recordings (..., n_samples): return (..., rank), and squares (...)."""
+        coordinates = product(data, self.basis)
+        outside = data - product(coordinates, self.basis.T)
+        return coordinates, np.sum(outside**2, axis=-1)
 
 
 @dataclass(eq=False)
 class _Filled:
-    """What runs were given while their plan is made.
+    """The counters and lists that grow while a plan is made.
 
     Attributes:
         flat: numbers of the flat array.
@@ -145,7 +147,7 @@ class _Filled:
     _n_points: int = 0
 
     def add(self, points: np.ndarray) -> int:
-        """Adds points (n,) and returns where the first of them stands among all."""
+        """Add points (n,) and return where the first of them stands among all."""
         first = self._n_points
         self.points.append(points)
         self._n_points += len(points)
@@ -153,7 +155,7 @@ class _Filled:
 
 
 class Plan:
-    """Where everything of one tree of runs goes.
+    """The samples of one tree of runs that are computed, and their places in flat arrays.
 
     Arguments:
         width: numbers kept of every current: itself, and its derivatives by free parameters.
@@ -166,7 +168,7 @@ class Plan:
         runs: (n_runs, 9) int64, columns of `tangent_tables`.
         stretches: in order; together all runs.
         n_flat: numbers in the flat array, of which the last n_residuals * width are residuals.
-        target, scale: (n_residuals,); a residual is scale * (shown - target).
+        target, scale: (n_residuals,); a residual is scale * (predicted - target).
         matrices, group_table: of the groups, as `tangent_tables.project` takes them.
         constant: squares that lie outside all residuals, pA^2.
         ramps: by number of the run, those taken in pieces.
@@ -203,22 +205,15 @@ class Plan:
     def _place(
         self, tree: RunTree, held: np.ndarray, sampled: np.ndarray, oscillating: bool
     ) -> None:
-        """Gives every sampled run its points, its place in the flat array and its residuals.
+        """Give every sampled run its points, its place in the flat array and its residuals.
 
         First come held runs that are compressed, then the pieces of ramps, and last the runs of
         which every sample is a residual of its own.
         """
         self.groups: list[PointGroup] = []
-        self._seen: list[Seen] = []
+        self._projections: list[Projection] = []
         filled = _Filled()
-        whole: list[int] = []
-        by_length: dict[int, list[int]] = {}
-        for r in np.flatnonzero(sampled).tolist():
-            if r in self.ramps:
-                continue
-            length = int(tree.runs[r, N_SAMPLES])
-            few = held[r] and not compression(length, oscillating).is_whole
-            (by_length.setdefault(length, []) if few else whole).append(r)
+        by_length, whole = compressible(tree, oscillating, self.ramps)
         for length, members in by_length.items():
             self._place_compressed(filled, compression(length, oscillating), members)
         for r in self.ramps:
@@ -234,7 +229,7 @@ class Plan:
         self.group_table = self._group_table()
 
     def _place_compressed(self, filled: _Filled, kept: Compression, members: list[int]) -> None:
-        """Places held runs of equally many samples, of which few points tell all."""
+        """Place held runs of equally many samples, of which few points determine all."""
         rank, n_kept = kept.matrix.shape
         first = filled.add(kept.points)
         stride = len(members) * self.width
@@ -246,12 +241,14 @@ class Plan:
             slice(filled.rows, filled.rows + rank * len(members)),
         )
         self.groups.append(group)
-        self._seen.append(Seen(kept.project, [(_samples(self.tree, r), r) for r in members]))
+        self._projections.append(
+            Projection(kept.project, [(samples_of(self.tree, r), r) for r in members])
+        )
         filled.scale.append(np.tile(np.sqrt(self.tree.run_weight[members]), rank))
         filled.flat, filled.rows = group.points.stop, group.residuals.stop
 
     def _place_pieces(self, filled: _Filled, r: int) -> None:
-        """Places the pieces of a ramp in which samples lie."""
+        """Place the pieces of a ramp in which samples lie."""
         ramp, weight = self.ramps[r], self.tree.run_weight[r]
         for piece in sampled_pieces(self.tree, r, ramp):
             ramp.places[piece.number] = filled.flat
@@ -260,12 +257,12 @@ class Plan:
             self.groups.append(
                 PointGroup(piece.matrix, points, slice(filled.rows, filled.rows + rank))
             )
-            self._seen.append(Seen(piece.project, [(piece.samples, r)]))
+            self._projections.append(Projection(piece.project, [(piece.samples, r)]))
             filled.scale.append(np.full(rank, np.sqrt(weight)))
             filled.flat, filled.rows = points.stop, filled.rows + rank
 
     def _place_whole(self, filled: _Filled, whole: list[int], held: np.ndarray) -> None:
-        """Places runs of which every sample is a residual; they end the flat array."""
+        """Place runs of which every sample is a residual; they end the flat array."""
         firsts: dict[int, int] = {}  # of all samples of held runs of some length, as points
         for r in whole:
             length = int(self.tree.runs[r, N_SAMPLES])
@@ -275,12 +272,14 @@ class Plan:
                 if length not in firsts:
                     firsts[length] = filled.add(np.arange(length))
                 self.runs[r, [columns.POINTS, columns.N_POINTS]] = firsts[length], length
-            self._seen.append(Seen(_untouched, [(_samples(self.tree, r), r)]))
+            self._projections.append(Projection(_untouched, [(samples_of(self.tree, r), r)]))
             filled.scale.append(np.full(length, np.sqrt(self.tree.run_weight[r])))
             filled.rows += length
 
     def _group_table(self) -> np.ndarray:
-        """(n_groups, 6), where the matrices, points and residuals of groups begin and end."""
+        """Return (n_groups, 6), where the matrices,
+        points and residuals of groups begin and end.
+        """
         begins = np.cumsum([0, *(group.matrix.size for group in self.groups)])
         rows = [
             (*g.matrix.shape, begin, g.points.start, g.points.stop, g.residuals.start * self.width)
@@ -289,7 +288,8 @@ class Plan:
         return np.array(rows, np.int64).reshape(-1, 6)
 
     def targets(self, data_pA: np.ndarray, constant: float) -> tuple[np.ndarray, float]:
-        """What data look like to the residuals, and the squares that lie outside all of these.
+        """Return data as targets of the residuals,
+        and the squares that lie outside all of these.
 
         Arguments:
             data_pA: (n_data,) in the order of the tree's own, of the same weights.
@@ -298,13 +298,13 @@ class Plan:
         Returns: the target (n_residuals,) pA, and the constant with what compression takes out.
         """
         target = []
-        for seen in self._seen:
-            shown = []
-            for samples, r in seen.runs:
-                one, rest = seen.project(data_pA[samples])
-                shown.append(one)
+        for projection in self._projections:
+            parts = []
+            for samples, r in projection.runs:
+                part, rest = projection.project(data_pA[samples])
+                parts.append(part)
                 constant += float(self.tree.run_weight[r]) * rest
-            target.append(np.stack(shown, axis=1).ravel())
+            target.append(np.stack(parts, axis=1).ravel())
         return joined(target), constant
 
     def _stretches(self, tree: RunTree, held: np.ndarray, relaxes: bool) -> Iterator[Stretch]:
@@ -322,53 +322,81 @@ class Plan:
             r = last
 
 
-def _samples(tree: RunTree, r: int) -> slice:
-    """The samples of a run among all data."""
+def may_oscillate(model: ChannelModel) -> bool:
+    """Return whether a chain of a model has a cycle; occupancies of trees cannot oscillate."""
+    edges = [{frozenset((t.source, t.target)) for t in c.transitions} for c in model.chains]
+    return any(len(e) >= len(c.states) > 1 for e, c in zip(edges, model.chains, strict=True))
+
+
+def compressible(
+    tree: RunTree, oscillating: bool, ramps: Mapping[int, PiecewiseRamp]
+) -> tuple[dict[int, list[int]], list[int]]:
+    """Divide sampled runs, except `ramps`, into those of few points and those kept whole.
+
+    Returns: by their number of samples, the held runs of which few points determine all samples;
+        and the others.
+    """
+    by_length: dict[int, list[int]] = {}
+    whole: list[int] = []
+    for r in np.flatnonzero(tree.run_weight > 0).tolist():
+        if r not in ramps:
+            n = int(tree.runs[r, N_SAMPLES])
+            few = tree.runs[r, KIND] != VARYING and not compression(n, oscillating).is_whole
+            (by_length.setdefault(n, []) if few else whole).append(r)
+    return by_length, whole
+
+
+def samples_of(tree: RunTree, r: int) -> slice:
+    """Return the samples of a run among all data."""
     begin = int(tree.runs[r, DATA])
     return slice(begin, begin + int(tree.runs[r, N_SAMPLES]))
 
 
 def _untouched(data: np.ndarray) -> tuple[np.ndarray, float]:
-    """Data as they are, where every sample is a residual of its own."""
+    """Return data as they are, where every sample is a residual of its own."""
     return data, 0.0
 
 
-def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
-    """Voltages of a varying run: (edges, middles), or (Gauss points, those of the quarters)."""
+def nodes_of(tree: RunTree, r: int) -> np.ndarray:
+    """Return the voltages of a varying run, (n_steps, n_nodes) mV, see `run_tree.NODES`."""
     row = tree.runs[r]
     n = int(row[N_SAMPLES] * row[N_SUB])
     first = int(row[TABLE])
-    nodes = tree.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
+    return tree.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
+
+
+def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
+    """Return the voltages of a varying run: (edges, middles),
+    or (Gauss points, their quarters').
+    """
+    nodes = nodes_of(tree, r)
     if relaxes:
         return np.append(nodes[:1, START], nodes[:, END]), nodes[:, MIDDLE].copy()
     return nodes[:, GAUSS:QUARTERS].ravel(), nodes[:, QUARTERS:].ravel()
 
 
 def in_pieces(tree: RunTree, r: int, grade: int) -> PiecewiseRamp | None:
-    """A varying run in pieces; None where its voltage is not smooth, or where steps cost less.
+    """Cut a varying run into pieces; None where its voltage is not smooth, or steps cost less.
 
     Arguments:
         r: the number of the run.
         grade: how fine the pieces are, a row of `ramp_collocation.GRADES`.
     """
-    row = tree.runs[r]
-    n = int(row[N_SAMPLES] * row[N_SUB])
-    nodes = tree.nodes_mV[row[TABLE] : row[TABLE] + n * len(NODES)].reshape(n, len(NODES))
-    found = collocation.pieces(float(tree.run_dt[r]), nodes, NODES, grade)
+    found = collocation.pieces(float(tree.run_dt[r]), nodes_of(tree, r), NODES, grade)
     return None if found is None else PiecewiseRamp(*found, np.full(len(found[1]), -1))
 
 
 def sampled_pieces(tree: RunTree, r: int, ramp: PiecewiseRamp) -> Iterator[RampPiece]:
-    """The pieces of run r in which samples lie."""
+    """Yield the pieces of run r in which samples lie."""
     n, step = int(tree.runs[r, N_SAMPLES]), int(tree.runs[r, N_SUB])
     t, first = np.arange(n) * (step * tree.run_dt[r]), int(tree.runs[r, DATA])
     piece_of = np.searchsorted(ramp.edges[1:-1], t, side="right")
     for number in np.unique(piece_of).tolist():
         begin, end = ramp.edges[number : number + 2]
         inside = np.flatnonzero(piece_of == number)
-        shown = collocation.between((t[inside] - begin) / (end - begin))
-        basis = spanned(shown, _LEAST)
-        matrix = product(basis.T, shown)
+        from_points = collocation.between((t[inside] - begin) / (end - begin))
+        basis = spanned(from_points, _LEAST)
+        matrix = product(basis.T, from_points)
         samples = slice(first + int(inside[0]), first + int(inside[-1]) + 1)
         yield RampPiece(number, samples, basis, matrix)
 
@@ -385,23 +413,25 @@ class VaryingRun:
         self._out, self._stride = int(plan.runs[r, columns.OUT]), plan.width
 
     def blocks(self, most: int) -> Iterator[tuple[int, int]]:
-        """[begin, end) of steps; `most` and n_sub are powers of two, so samples begin blocks."""
+        """Yield [begin, end) of steps; `most` and n_sub are powers
+        of two, so samples begin blocks.
+        """
         for begin in range(0, self.n_steps, most):
             yield begin, min(begin + most, self.n_steps)
 
     def samples(self, step: int) -> bool:
-        """Whether there is a sample to take in a block that begins with this step."""
+        """Return whether there is a sample to take in a block that begins with this step."""
         return self.sampled and step % self.n_sub == 0
 
     def sample_voltage(self, step: int) -> np.ndarray:
-        """Voltages at the samples from a step on."""
+        """Return the voltages at the samples from a step on."""
         return self._voltage[self.first_sample + step // self.n_sub :]
 
     def place(self, step: int) -> int:
-        """Where the first sample from a step on goes in the flat array."""
+        """Return the place of the first sample from a step on, in the flat array."""
         return self._out + step // self.n_sub * self._stride
 
 
 def joined(parts: list[np.ndarray], dtype: Any = float) -> np.ndarray:
-    """Some arrays one after the other; an empty one of none."""
+    """Join arrays one after the other; an empty one of none."""
     return np.concatenate(parts).astype(dtype) if parts else np.empty(0, dtype)

@@ -1,9 +1,9 @@
 """Linearizations of currents that are more than one conductance times a driving force.
 
-A current is a sum of terms, each a drive D(v) times an open probability o. What is open, with its
-derivatives, comes from the same walks as a current of one conductance, which are given a drive of
+A current is a sum of terms, each a drive D(v) times an open probability o. The open probability,
+with its derivatives, comes from the same walks as a current of one conductance, with a drive of
 1 pA at every voltage. The drives come from kernels of their own, at the voltages of the samples
-that a plan asks for; then I = sum D o and dI = sum (D do + dD o).
+that a plan has; then I = sum D o and dI = sum (D do + dD o).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.tangent_plan import Plan, joined
-from channelfit.scoring.tangent_walks import UNRESOLVED, GateWalk, SchemeWalk, Walk
+from channelfit.scoring.tangent_walks import UNRESOLVED, Walk, walk_of
 
 #: A conductance and a reversal potential so far away that the drive is 1 pA, to the last bit, at
 #: every voltage: v + 2**100 is 2**100.
@@ -68,22 +68,19 @@ class TermPlans:
         self.pieces = len(rows) + np.arange(ramp_rows.size).reshape(ramp_rows.shape)
 
     def walks(self) -> list[tuple[int, Walk]]:
-        """A walk of each part, with scratch arrays of its own, behind the index of its term."""
-        return [
-            (k, (GateWalk if source.model.relaxes else SchemeWalk)(source, plan))
-            for k, source, plan in self.parts
-        ]
+        """Return a walk of each part, with its own scratch arrays, behind the index of its term."""
+        return [(k, walk_of(source, plan)) for k, source, plan in self.parts]
 
 
 def _driven(model: ChannelModel) -> ChannelModel:
-    """The model with one term of all its chains, driven by 1 pA."""
+    """Return the model with one term of all its chains, driven by 1 pA."""
     conductance, reversal = _UNIT
     term = Term("unit", tuple(range(len(model.chains))), conductance, reversal)
     return replace(model, terms=(term,))
 
 
 def _places(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of the flat array that hold currents of runs in samples, and the voltage of each, mV."""
+    """Return rows of the flat array that hold currents in samples, and the voltage of each, mV."""
     tree: RunTree = plan.tree
     rows, voltages = [], []
     for r in np.flatnonzero(tree.run_weight > 0).tolist():
@@ -102,18 +99,18 @@ def _places(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _places_of_pieces(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that hold the points of pieces with samples, (n_pieces, n_points), and voltages, mV."""
+    """Return rows of pieces with samples, (n_pieces, n_points), and their voltages, mV."""
     n = collocation.DEGREE + 1
     rows, voltages = [np.empty((0, n), np.int64)], [np.empty((0, n))]
     for ramp in plan.ramps.values():
-        shown = ramp.places >= 0
-        rows.append(ramp.places[shown, None] // plan.width + np.arange(n))
-        voltages.append(ramp.voltage[shown])
+        sampled = ramp.places >= 0
+        rows.append(ramp.places[sampled, None] // plan.width + np.arange(n))
+        voltages.append(ramp.voltage[sampled])
     return np.concatenate(rows), np.concatenate(voltages)
 
 
 class TermsWalk(Walk):
-    """The walk of models whose current is anything but one ohmic term."""
+    """The walk of models with several terms, or with one that is not ohmic."""
 
     def __init__(self, plans: TermPlans) -> None:
         super().__init__(plans.drives, plans.plan)
@@ -123,7 +120,7 @@ class TermsWalk(Walk):
         self.table = self.flat.reshape(-1, self.plan.width)
 
     def fill(self, theta: np.ndarray) -> int:
-        """Fills the flat array with currents and derivatives; returns a status."""
+        """Fill the flat array with currents and derivatives; return a status."""
         drive, slope = self._drives(theta)
         if not (np.abs(drive) < GREATEST_GAIN).all() or not np.isfinite(slope).all():
             return NOT_FINITE
@@ -149,7 +146,9 @@ class TermsWalk(Walk):
         return OK
 
     def _drives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Drives (n_terms, n_voltages), pA, and their slopes (n_terms, n_voltages, n_free)."""
+        """Return drives (n_terms, n_voltages), pA,
+        and their slopes (n_terms, n_voltages, n_free).
+        """
         value, partial = self.room
         self.create_drives(self.plans.voltage, theta, value, partial)
         terms, source = self.plans.model.terms, self.plans.drives

@@ -1,6 +1,6 @@
 """Candidates through all runs: the currents of a linearization on the CPU, with derivatives.
 
-A walk fills a flat array with the currents that a plan (`tangent_plan`) asks for and their
+A walk fills a flat array with the currents of a plan (`tangent_plan`) and their
 derivatives, and makes residuals and their products of it.
 """
 
@@ -38,8 +38,8 @@ class Walk(ABC):
         self.create_gains = generated(source.text, "createGains")
         self.create_rates = generated(source.text, "createRates")
         self.tree, self.flat = plan.tree, np.zeros(plan.n_flat)
-        self.shown = self.flat[plan.n_compressed :]
-        self.residuals = self.shown.reshape(plan.n_residuals, plan.width)
+        self.predicted = self.flat[plan.n_compressed :]
+        self.residuals = self.predicted.reshape(plan.n_residuals, plan.width)
         self.model = source.model
         self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
         self.least = np.array(source.least)
@@ -49,12 +49,12 @@ class Walk(ABC):
     def normals(
         self, thetas: np.ndarray, targets: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Status (n,) and products (n, width, width) of candidates (n, n_parameters).
+        """Return status (n,) and products (n, width, width) of candidates (n, n_parameters).
 
         Residuals are left as the last one has them, where it is good.
 
         Arguments:
-            targets: (n, n_residuals), what the residuals of each candidate are against; None for
+            targets: (n, n_residuals), the data that each candidate is compared with; None for
                 the plan's own.
         """
         plan, status = self.plan, np.zeros(len(thetas), np.int64)
@@ -68,7 +68,7 @@ class Walk(ABC):
                     plan.group_table,
                     plan.target if targets is None else targets[c],
                     plan.scale,
-                    self.shown,
+                    self.predicted,
                     self.residuals,
                     products[c],
                 )
@@ -76,14 +76,14 @@ class Walk(ABC):
 
     @abstractmethod
     def fill(self, theta: np.ndarray) -> int:
-        """Fills the flat array with the currents of one candidate; returns its status."""
+        """Fill the flat array with the currents of one candidate; return its status."""
 
     def projected(self, theta: np.ndarray) -> int:
-        """Fills in the residuals of one candidate; returns its status."""
+        """Fill in the residuals of one candidate; return its status."""
         return int(self.normals(theta[None])[0][0])
 
     def _room(self, n_voltages: int) -> tuple[np.ndarray, np.ndarray]:
-        """Arrays that `createRates` fills: rates and slopes at so many voltages."""
+        """Return arrays that `createRates` fills: rates and slopes at so many voltages."""
         return (
             np.empty((len(self.source.rates), n_voltages)),
             np.empty((len(self.partials), n_voltages)),
@@ -91,7 +91,7 @@ class Walk(ABC):
 
 
 class GateWalk(Walk):
-    """The walk of models whose chains have two states, or one."""
+    """The walk of models of chains with two states, or one."""
 
     def __init__(self, source: TangentSource, plan: Plan) -> None:
         super().__init__(source, plan)
@@ -121,7 +121,7 @@ class GateWalk(Walk):
         self.stretches = np.array(list(self._rows()), np.int64).reshape(-1, 8)
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
-        """The rows of the table of stretches that `relaxNormals` reads."""
+        """Yield the rows of the table of stretches that `relaxNormals` reads."""
         edges = middles = 0
         for stretch in self.plan.stretches:
             if not stretch.varies:
@@ -198,7 +198,7 @@ class GateWalk(Walk):
             groups,
             target,
             scale,
-            self.shown,
+            self.predicted,
             residuals,
             flags,
             products,
@@ -240,7 +240,7 @@ class SchemeWalk(Walk):
         return np.empty((n, n_rates)), np.empty((n, n_rates, self.source.width))
 
     def fill(self, theta: np.ndarray) -> int:
-        """Fills the flat array with currents and derivatives; returns a status."""
+        """Fill the flat array with currents and derivatives; return a status."""
         flat = self.flat
         self.flags[:], self.tail = 0, 0.0
         self.create_gains(theta, self.gain)
@@ -316,8 +316,7 @@ class SchemeWalk(Walk):
             places = np.full(n, -1)
             if len(stiff):
                 places[stiff] = 2 * n + 8 * np.arange(len(stiff))
-                wanted = quarters.reshape(-1, 8)[begin:end][stiff].ravel()
-                self._at_nodes(theta, wanted, 2 * n)
+                self._at_nodes(theta, quarters.reshape(-1, 8)[begin:end][stiff].ravel(), 2 * n)
             scheme_kernels.schemeVarying(
                 n,
                 run.n_sub,
@@ -362,14 +361,19 @@ class SchemeWalk(Walk):
         self.tail = tail if not tail <= self.tail else self.tail
 
     def _at_nodes(self, theta: np.ndarray, v: np.ndarray, row: int) -> None:
-        """Rates and slopes at these voltages into the rows from `row` on."""
+        """Compute rates and slopes at these voltages, into the rows from `row` on."""
         self._rates(theta, v, self.at_nodes)
         rate, slope = self.by_nodes
         scheme_kernels.byVoltage(*self.at_nodes, self.partials, len(v), rate[row:], slope[row:])
 
 
+def walk_of(source: TangentSource, plan: Plan) -> Walk:
+    """Make the walk of a model with one ohmic term: of gates, or of one scheme."""
+    return (GateWalk if source.model.relaxes else SchemeWalk)(source, plan)
+
+
 def _opening_and_closing(chain: Chain, source: TangentSource) -> list[tuple[int, int]]:
-    """(rate, multiplicity) of opening and closing of a chain of two states; (-1, 1) of one."""
+    """Return (rate, multiplicity) of opening and closing of two states; (-1, 1) of one state."""
     pair = [(-1, 1), (-1, 1)]
     for t in chain.transitions:
         pair[chain.states.index(t.source)] = (source.rates.index(t.rate), t.multiplicity)
@@ -377,7 +381,7 @@ def _opening_and_closing(chain: Chain, source: TangentSource) -> list[tuple[int,
 
 
 def _narrow(transitions: np.ndarray, n: int) -> np.ndarray:
-    """An order of the states in which those with a transition stand near each other."""
+    """Return an order of the states in which those with a transition stand near each other."""
     joined = np.zeros((n, n), bool)
     joined[transitions[:, 0], transitions[:, 1]] = True
     return narrow_order(joined | joined.T)

@@ -221,4 +221,4 @@ def test_a_list_of_the_scorer(
         assert (status[order[:count]] == OK).all()
         assert (cost[order[count:]] == -1).all()
         assert (status[order[count:]] == 7).all()
-    assert stepping.program(32, listed=True).walk.n_jobs == 32
+    assert stepping.program(32, listed=True).tables.n_jobs == 32

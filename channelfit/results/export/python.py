@@ -19,7 +19,7 @@ from channelfit.model.terms import V
 from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.provenance import one_line
 from channelfit.results.export.subject import Subject
-from channelfit.scoring.neuron.nmodl import is_gate
+from channelfit.scoring.neuron.nmodl import is_gate, rate_name
 from channelfit.scoring.neuron.nmodl_printer import NmodlPrinter, number
 
 #: Names that the module has for itself, and of Python that it uses.
@@ -42,12 +42,10 @@ class PythonPrinter(NmodlPrinter):
     """Prints SymPy expressions as Python, which is the language of model files too."""
 
     language = "Python"
+    AND, OR, NOT, TRUE, FALSE, ABS = "and", "or", "not ", "True", "False", "abs"
 
     def _print_Pow(self, node: sympy.Pow, rational: bool = False) -> str:
         return str(super()._print_Pow(node, rational)).replace("^", "**")
-
-    def _print_Abs(self, node: sympy.Function) -> str:
-        return f"abs({self._print(node.args[0])})"
 
     def _print_exprel(self, node: sympy.Function) -> str:
         return f"exprel({self._print(node.args[0])})"
@@ -67,21 +65,6 @@ class PythonPrinter(NmodlPrinter):
             else:
                 text = f"({value} if {self._print(branch.cond)} else {text})"
         return text
-
-    def _print_And(self, node: sympy.Basic) -> str:
-        return " and ".join(f"({self._print(a)})" for a in node.args)
-
-    def _print_Or(self, node: sympy.Basic) -> str:
-        return " or ".join(f"({self._print(a)})" for a in node.args)
-
-    def _print_Not(self, node: sympy.Basic) -> str:
-        return f"not ({self._print(node.args[0])})"
-
-    def _print_BooleanTrue(self, node: sympy.Basic) -> str:
-        return "True"
-
-    def _print_BooleanFalse(self, node: sympy.Basic) -> str:
-        return "False"
 
 
 class _Module:
@@ -159,7 +142,7 @@ class _Module:
             lines = [f"    {name} = {self.printer.text(x)}" for name, x in pairs]
             texts = [f"{inf} / {tau}", f"(1 - {inf}) / {tau}"]
         else:
-            names = [self._claim(self._rate_name(chain, k)) for k in range(len(chain.transitions))]
+            names = [self._claim(rate_name(chain, k)) for k in range(len(chain.transitions))]
             pairs_of = zip(names, chain.transitions, strict=True)
             lines = [f"    {name} = {self.printer.text(t.rate)}" for name, t in pairs_of]
             counts = [t.multiplicity for t in chain.transitions]
@@ -171,12 +154,6 @@ class _Module:
         for t, text in zip(chain.transitions, texts, strict=True):
             rows.append(f'            ("{shown[t.source]}", "{shown[t.target]}"): {text},')
         return lines, [*rows, "        },"]
-
-    def _rate_name(self, chain: Chain, k: int) -> str:
-        t = chain.transitions[k]
-        if is_gate(chain):
-            return f"{'alpha' if t.target == chain.states[1] else 'beta'}_{chain.name}"
-        return f"k_{t.source}_{t.target}"
 
     def _claim(self, name: str) -> str:
         """Return a name that nothing else has."""

@@ -34,7 +34,9 @@ _GRID = np.linspace(-118.7, 61.3, 37)
 
 
 def simulated(path: Path) -> dict[str, Array | str]:
-    """The currents of a job's protocols, in the unit of the file; voltages where it is 0/0."""
+    """Return the currents of a job's protocols, in the unit of the file;
+    and voltages where it is 0/0.
+    """
     job = json.loads(path.read_text(encoding="utf-8"))
     clamped = Clamped(Path(job["path"]), job["current"], job["states"], job["still"])
     found: dict[str, Array | str] = {
@@ -107,7 +109,8 @@ class Clamped:
         self.rest[state] = np.float64(x)
 
     def _values(self, function: Callable[[dict[str, Any]], Array], v: Array, at: Array) -> Array:
-        """The values of a function at voltages, by their limits where they are no numbers.
+        """Return the values of a function at voltages,
+        by their limits where they are no numbers.
 
         Arguments:
             function: of this model.
@@ -136,7 +139,9 @@ class Clamped:
         return found
 
     def linear(self, v: Array) -> Array:
-        """(n, n_states + 1, n_states + 1) the derivatives, 1/ms; the last state is always 1."""
+        """Return the derivatives, 1/ms, (n, n_states + 1, n_states + 1);
+        the last state is always 1.
+        """
         n = len(self.states)
         whole = np.zeros((len(v), n + 1, n + 1))
         trial = np.linspace(0.1, 0.3, n)
@@ -155,11 +160,13 @@ class Clamped:
         return found
 
     def current(self, v: Array, states: Array) -> Array:
-        """(n,) the current at voltages (n,) and states (n_states, n)."""
+        """Return the current (n,) at voltages (n,) and states (n_states, n)."""
         return self._values(self.flow, v, states)
 
     def run(self, protocol: dict[str, Any]) -> Array:
-        """(n_sweeps, n_times_max) the current; a start and its end are at the holding potential."""
+        """Return the current (n_sweeps, n_times_max);
+        sweeps start and end at the holding potential.
+        """
         out = np.full((len(protocol["sweeps"]), protocol["samples"]), np.nan)
         volts = {protocol["holding"]}
         volts |= {v for sweep in protocol["sweeps"] for _, _, v, end in sweep if v == end}
@@ -189,7 +196,7 @@ class Clamped:
         return out
 
     def _ramp(self, v: Array, slope: float, pauses: Array, start: Array) -> Array:
-        """(n, n_states + 1, n_states + 1) what pauses of a ramp do to the states.
+        """Return the maps of the states over pauses of a ramp, (n, n_states + 1, n_states + 1).
 
         Arguments:
             v: (n,) mV at the beginning of each.
@@ -207,7 +214,7 @@ class Clamped:
     def _halved(
         self, v: Array, slope: float, pauses: Array, whole: Array, states: Array, depth: int
     ) -> Array:
-        """Steps of a ramp, each taken in halves until this no longer changes where states go."""
+        """Take each step of a ramp in halves until this no longer changes where states go."""
         half = pauses / 2
         first = self._stepped(v, slope, half)
         second = self._stepped(v + slope * half, slope, half)
@@ -225,7 +232,9 @@ class Clamped:
         return found
 
     def _stepped(self, v: Array, slope: float, pauses: Array) -> Array:
-        """One step of Radau's method for each pause; exact for states that are polynomials."""
+        """Return one step of Radau's method for each pause;
+        exact for states that are polynomials.
+        """
         nodes, weights = _RADAU
         n, m = len(v), len(self.states) + 1
         at = v[:, None] + slope * pauses[:, None] * nodes
@@ -237,7 +246,7 @@ class Clamped:
 
 
 def _radau() -> tuple[Array, Array]:
-    """The nodes in (0, 1] of Radau's method IIA, and the weights of its stages."""
+    """Return the nodes in (0, 1] of Radau's method IIA, and the weights of its stages."""
     legendre = np.polynomial.legendre.Legendre
     ends = legendre.basis(_STAGES) - legendre.basis(_STAGES - 1)
     nodes = np.sort(ends.roots().real / 2 + 0.5)

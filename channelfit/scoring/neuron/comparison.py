@@ -20,7 +20,7 @@ SMALLEST_CURRENT = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class OracleComparison:
-    """How far the currents of channelfit are from those of NEURON under one protocol.
+    """The difference of channelfit's currents and those of NEURON under one protocol.
 
     relative_error: the largest difference of the worst candidate, divided by `scale_pA`.
     scale_pA: the largest current of that candidate, or a millionth of what its open channel would
@@ -54,7 +54,7 @@ def compare(
     simulate: Simulate,
     parameters: npt.ArrayLike,
 ) -> list[OracleComparison]:
-    """Compares the currents of candidates, and returns the worst candidate of each protocol.
+    """Compare the currents of candidates, and return the worst candidate of each protocol.
 
     Arguments:
         oracle: the channel in NEURON.
@@ -87,7 +87,7 @@ def compare(
 def _compared(
     oracle: NeuronOracle, protocol: Protocol, candidate: int, parameters: Array, ours: Array
 ) -> OracleComparison:
-    """Compares the currents of one candidate, ours (n_sweeps, n_times_max) pA, with NEURON's."""
+    """Compare the currents of one candidate, ours (n_sweeps, n_times_max) pA, with NEURON's."""
     theirs = oracle.simulate(protocol, parameters)
     scale = max(float(np.nanmax(np.abs(theirs))), _smallest(oracle.model, protocol, parameters))
     apart = np.abs(ours - theirs)
@@ -108,7 +108,7 @@ def _compared(
 
 
 def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> float:
-    """The smallest current, pA, that a difference is divided by."""
+    """Return the smallest current, pA, that a difference is divided by."""
     values = dict(zip(model.parameter_names, parameters, strict=True))
     values["v"] = np.unique(protocol.command()[np.isfinite(protocol.command())])
     for name, expression in model.definitions:
@@ -118,7 +118,7 @@ def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> flo
 
 
 def random_candidates(model: ChannelModel, n_candidates: int, seed: int) -> Array:
-    """(n_parameters, n_candidates) drawn evenly from the ranges, on the parameters' scales."""
+    """Draw candidates (n_parameters, n_candidates) evenly from the ranges, on their scales."""
     draw = np.random.default_rng(seed).random((len(model.parameters), n_candidates))
     rows = []
     for p, u in zip(model.parameters, draw, strict=True):

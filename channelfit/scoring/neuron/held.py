@@ -37,7 +37,9 @@ _ROUNDING = 1e-15
 
 
 def simulated(path: Path) -> dict[str, Array | str]:
-    """What all jobs of a file that `importing.prove` has written give, by "WHAT JOB"."""
+    """Return the results of all jobs of a file that `importing.prove` has written,
+    by "NAME JOB".
+    """
     whole = json.loads(path.read_text(encoding="utf-8"))
     name = compile_mechanism(whole["text"], path.parent / "compiled")
     found: dict[str, Array | str] = {}
@@ -67,7 +69,8 @@ class _Place:
             self.mechanism = getattr(self.place, name)
 
     def run(self) -> dict[str, Array | str]:
-        """The currents by CVODE and exactly, the voltages of limits, and what a cell starts from.
+        """Return the currents by CVODE and exactly, the voltages of limits,
+        and the cell's own values.
 
         A text in place of an array says why there is none; NaN is where CVODE gave up.
         """
@@ -115,7 +118,7 @@ class _Place:
         return float(getattr(self.h, f"{key}_{self.name}"))
 
     def current(self) -> float:
-        """pA, for the area that the model file names."""
+        """Return the current, pA, for the area that the model file names."""
         total = 0.0
         for key in self.whole["currents"]:
             of_ion = hasattr(self.place, key)
@@ -128,7 +131,7 @@ class _Place:
     # --- by NEURON's integrator
 
     def _integrated(self, exact: _Exact) -> tuple[Array, str]:
-        """The currents by CVODE, and why it gave up where it did."""
+        """Return the currents by CVODE, and why it gave up where it did."""
         job, why = self.job, ""
         out = np.full((len(job["sweeps"]), job["samples"]), np.nan)
         for sweep, row in zip(range(len(out)), out, strict=True):
@@ -155,7 +158,7 @@ class _Place:
             self.h.CVode().yscatter(self.h.Vector([holding, *states.tolist()]))
 
     def stepped(self, exact: _Exact) -> Array:
-        """The currents by the file's own exact steps, limits of those beside where it has none."""
+        """Return the currents by the file's own exact steps, or limits from both sides."""
         job = self.job
         out = np.full((len(job["sweeps"]), job["samples"]), np.nan)
         for sweep, row in zip(range(len(out)), out, strict=True):
@@ -172,7 +175,9 @@ class _Place:
         return out
 
     def _beside(self, exact: _Exact, sweep: int, by: float) -> Array:
-        """The mean of the currents at voltages that all lie higher, and lower, by so much."""
+        """Return the mean of the currents at voltages that all lie higher,
+        and lower, by so much.
+        """
         rows = np.full((2, self.job["samples"]), np.nan)
         for row, sign in zip(rows, (1, -1), strict=True):
             self._begin(exact, sign * by)
@@ -221,7 +226,9 @@ class _Exact:
         self.known: dict[float, tuple[Array, Array]] = {}
 
     def run(self) -> Array:
-        """(n_sweeps, n_times_max) pA. Raises InputError where the equations are not linear."""
+        """Return currents (n_sweeps, n_times_max) pA.
+        Raises InputError for equations that are not linear.
+        """
         from scipy.linalg import expm  # loads slowly
 
         job = self.place.job
@@ -252,7 +259,9 @@ class _Exact:
         return len(found)
 
     def start(self, v: float) -> Array:
-        """The states at the start: the file's own, or the steady state where that is meant."""
+        """Return the states at the start: the file's own,
+        or the steady state where that is meant.
+        """
         matrix, constant = self._linear(v)
         if self.place.whole["settle"]:
             return _steady(matrix, constant)
@@ -261,7 +270,7 @@ class _Exact:
         return np.where(self._named(steady), _steady(matrix, constant), own) if steady else own
 
     def _named(self, states: list[str]) -> npt.NDArray[np.bool_]:
-        """Which of NEURON's states have one of these names."""
+        """Return which of NEURON's states have one of these names."""
         name, found = self.h.ref(""), []
         for k in range(1, self._size):
             self.h.CVode().statename(k, name)
@@ -279,7 +288,7 @@ class _Exact:
         return np.array(found)[1:]
 
     def _asked(self, v: float, states: Array) -> Array:
-        """NEURON's derivatives, 1/ms, and behind them the current, pA."""
+        """Return NEURON's derivatives, 1/ms, and behind them the current, pA."""
         found, at = self.h.Vector(), self.h.Vector([v, *states])
         # twice, because a current may use what the equations of the call before have computed
         self.h.CVode().f(0.0, at, found)
@@ -287,7 +296,7 @@ class _Exact:
         return np.append(np.array(found)[1:], self.place.current())
 
     def _at(self, v: float, ask: Callable[[float], Array]) -> Array:
-        """What is asked at a voltage, or its limit there."""
+        """Return the value of a function of voltage, or its limit there."""
         v = float(v)
         fault = any(abs(v - other) < 1e-9 for other in self.place.job["faults"])
         if not fault and v not in self.limits:
@@ -306,7 +315,7 @@ class _Exact:
         return float(self._at(v, lambda at: self._asked(at, states))[-1])
 
     def _linear(self, v: float) -> tuple[Array, Array]:
-        """The matrix and the constant of the derivatives, 1/ms."""
+        """Return the matrix and the constant of the derivatives, 1/ms."""
         if v not in self.known:
             n = self._size - 1
 
@@ -326,7 +335,7 @@ class _Exact:
 
 
 def _augmented(matrix: Array, constant: Array) -> Array:
-    """The matrix of an affine equation in one more state, which is 1."""
+    """Return the matrix of an affine equation in one more state, which is 1."""
     n = len(matrix)
     whole = np.zeros((n + 1, n + 1))
     whole[:n, :n], whole[:n, n] = matrix, constant
@@ -334,7 +343,7 @@ def _augmented(matrix: Array, constant: Array) -> Array:
 
 
 def _steady(matrix: Array, constant: Array) -> Array:
-    """(n_states,) the states that do not change; states whose sum never changes add up to 1."""
+    """Return the states (n_states,) that do not change; states of constant sum add up to 1."""
     n = len(matrix)
     scale = np.maximum(np.abs(matrix).max(axis=1, initial=0.0), 1e-300)
     rows, right = [matrix / scale[:, None]], [-constant / scale]
@@ -351,7 +360,7 @@ def _steady(matrix: Array, constant: Array) -> Array:
 
 
 def _linked(matrix: Array) -> list[list[int]]:
-    """The states that depend on each other."""
+    """Return the states that depend on each other."""
     groups: list[set[int]] = []
     largest = np.abs(matrix).max(initial=0.0)
     for k, row in enumerate(matrix):

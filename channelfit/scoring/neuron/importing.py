@@ -72,7 +72,7 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class Proof:
-    """How far the model is from the file that it was made of.
+    """The error of a model beside the file that it was made of.
 
     Attributes:
         error: the largest difference of two currents over the largest current of that run.
@@ -121,7 +121,7 @@ def read_mechanism(
 
 
 def step_families() -> tuple[Protocol, Protocol]:
-    """Nineteen steps from -120 to +60 mV, short ones from -90 mV and long ones from -40 mV."""
+    """Return nineteen steps from -120 to +60 mV, short from -90 mV and long from -40 mV."""
 
     def family(name: str, holding: float, long: float, tail: float, sampling: float) -> Protocol:
         sweeps = tuple(
@@ -212,7 +212,7 @@ class _Compared:
         self.scale = max(float(np.nanmax(np.abs(x), initial=0.0)) for x in known)
 
     def _integrated(self, sweep: int) -> bool:
-        """Whether CVODE came to the end of a sweep."""
+        """Return whether CVODE came to the end of a sweep."""
         _, last = self.protocol.sample_ranges(sweep)[-1]
         return bool(np.isfinite(self.cvode[sweep, :last]).all())
 
@@ -233,13 +233,15 @@ class _Compared:
 
     @property
     def integrators_apart(self) -> float:
-        """How far both truths are from each other."""
+        """The difference of both truths, as a share of the peak."""
         if self.exact is None:
             return 0.0
         return apart(self.exact[self.regular], self.cvode[self.regular], self.scale)
 
     def jumps(self) -> dict[float, float]:
-        """How far NEURON at a voltage is from its limits beside it, as a share of the peak."""
+        """Return how far NEURON at a voltage is from its limits beside it,
+        as a share of the peak.
+        """
         found: dict[float, float] = {}
         if self.exact is None:
             return found
@@ -253,7 +255,7 @@ class _Compared:
 
 
 def _judged(mechanism: Mechanism, compared: Sequence[_Compared]) -> Proof:
-    """The verdict of all runs, and what there is to say of the truths."""
+    """Return the verdict of all runs, with notes on the truths."""
     if not any(one.scale > 0 for one in compared):
         raise InputError("the file's current is 0 throughout, so that nothing can be compared")
     whole = all(one.regular.all() for one in compared)
@@ -281,7 +283,7 @@ def _judged(mechanism: Mechanism, compared: Sequence[_Compared]) -> Proof:
 
 
 def _of_singular(compared: Sequence[_Compared]) -> Iterator[str]:
-    """What there is to say of voltages at which the file is 0/0 or jumps."""
+    """Yield notes on voltages at which the file is 0/0 or jumps."""
     jumps: dict[float, float] = {}
     for one in compared:
         for at, step in one.jumps().items():
@@ -302,7 +304,7 @@ def _of_singular(compared: Sequence[_Compared]) -> Iterator[str]:
 
 
 def _of_the_cell(mechanism: Mechanism, first: _Compared) -> Iterator[str]:
-    """Where a cell that sets nothing has other values of the ions than the model."""
+    """Yield notes where a cell that sets nothing has other values of the ions than the model."""
     cell = first.theirs["cell"]
     assert not isinstance(cell, str)
     names = mechanism.imported.names
@@ -314,7 +316,7 @@ def _of_the_cell(mechanism: Mechanism, first: _Compared) -> Iterator[str]:
 
 
 def _with_table(mechanism: Mechanism, found: Proof, first: _Compared, folder: Path) -> Proof:
-    """The proof with the error of the file's own TABLE, which a process of its own has made.
+    """Return the proof with the error of the file's own TABLE, which another process computes.
 
     In one that has run before, what the file keeps in GLOBAL variables, such as a factor of the
     temperature, would be that of the run before.
@@ -334,7 +336,7 @@ def _with_table(mechanism: Mechanism, found: Proof, first: _Compared, folder: Pa
 
 
 def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
-    """Models that differ in their values, each with what is particular about it."""
+    """Return models that differ in their values, each with a description."""
     made = mechanism.imported
     cases = [("the file's values", made.model)]
     free = [not p.fixed for p in made.model.parameters]
@@ -350,7 +352,7 @@ def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
 
 
 def apart(ours: Array, theirs: Array, scale: float | None = None) -> float:
-    """The largest difference over the largest current; infinite where one is no number.
+    """Return the largest difference over the largest current; infinite where one is no number.
 
     Arguments:
         ours, theirs: currents of the same shape; samples at which both are NaN are none.
@@ -372,7 +374,7 @@ def _job(
     ions: bool,
     table: bool = False,
 ) -> Any:
-    """What the other process is to run, as plain data.
+    """Return one run for the other process, as plain data.
 
     Arguments:
         ions: whether reversal potentials and concentrations are set, or left to the cell.
@@ -406,12 +408,12 @@ def _job(
 
 
 def _ion(given: ImportedParameter) -> str:
-    """The ion that a reversal potential such as ena, or a concentration such as cai, is of."""
+    """Return the ion of a reversal potential such as ena, or of a concentration such as cai."""
     return given.own[1:] if given.kind == "reversal" else given.own[:-1]
 
 
 def _theirs(mechanism: Mechanism, jobs: list[Any], folder: Path) -> list[dict[str, Array | str]]:
-    """What `held` gives for each job, by name; from the other process."""
+    """Return the results of `held` for each job, by name; from the other process."""
     declared = mechanism.declared
     whole = {
         "text": mechanism.text,

@@ -117,7 +117,7 @@ def prove_myokit(model: MyokitModel, simulate: Simulate) -> Proof:
 def _runs(
     model: MyokitModel, protocols: list[Protocol], simulate: Simulate
 ) -> tuple[list[tuple[str, float]], list[str]]:
-    """What was run and its error; and what there is to say of the file."""
+    """Return the runs and their errors, and notes on the file."""
     theirs = _theirs(model, protocols)
     runs, notes = [], []
     for k, protocol in enumerate(protocols):
@@ -131,7 +131,7 @@ def _runs(
 
 
 def ramp(jumps_mV: Collection[float] = (), sampling_ms: float = 0.5) -> Protocol:
-    """Up from -120 to +60 mV in 0.36 s and down again in half the time, from -80 mV and back.
+    """Return a ramp up from -120 to +60 mV in 0.36 s, down in half the time, and back to -80 mV.
 
     No sample is at a round voltage, where a file may have a value of its own.
 
@@ -156,7 +156,7 @@ def ramp(jumps_mV: Collection[float] = (), sampling_ms: float = 0.5) -> Protocol
 
 
 def _theirs(model: MyokitModel, protocols: Collection[Protocol]) -> dict[str, Array]:
-    """The currents of protocols in the unit of the file, by their number; and `singular`, mV."""
+    """Return the currents of protocols in the unit of the file, by number; and `singular`, mV."""
     job = {
         "path": str(model.path.absolute()),
         "current": model.current,

@@ -38,7 +38,7 @@ class NeuronUnavailable(InputError):
 
 
 def neuron_hoc() -> Any:
-    """The interpreter of NEURON, which is imported when this is first called.
+    """Return the interpreter of NEURON, which is imported when this is first called.
 
     Raises:
         NeuronUnavailable: NEURON is not installed; the message says how to install it.
@@ -59,7 +59,7 @@ def neuron_hoc() -> Any:
 
 
 def neuron_parser() -> Any:
-    """NEURON's parser of NMODL: the module ``neuron.nmodl``.
+    """Return NEURON's parser of NMODL: the module ``neuron.nmodl``.
 
     Raises:
         NeuronUnavailable: NEURON is not installed, or is older than 9.
@@ -76,14 +76,14 @@ def neuron_parser() -> Any:
 
 
 def check_compiler() -> None:
-    """Raises NeuronUnavailable where no mechanism can be compiled."""
+    """Raise NeuronUnavailable where no mechanism can be compiled."""
     neuron_hoc()
     find_nrnivmodl()
     _check_cpp()
 
 
 def compile_mechanism(text: str, cache: Path | None = None) -> str:
-    """Compiles a mechanism, loads it into NEURON, and returns its new name.
+    """Compile a mechanism, load it into NEURON, and return its new name.
 
     Arguments:
         text: NMODL of a POINT_PROCESS or SUFFIX. The mechanism is renamed after a hash of the
@@ -113,7 +113,7 @@ def compile_mechanism(text: str, cache: Path | None = None) -> str:
 
 
 def _load(h: Any, library: bytes, folder: Path | None) -> None:
-    """Loads a compiled mechanism into NEURON, from a file that nobody else can have changed.
+    """Load a compiled mechanism into NEURON, from a file that nobody else can have changed.
 
     Arguments:
         folder: for that file, which is there only until it is loaded; None for the system's.
@@ -126,7 +126,7 @@ def _load(h: Any, library: bytes, folder: Path | None) -> None:
 
 
 def _compiled(text: str, name: str) -> bytes:
-    """The library that nrnivmodl makes of a mechanism."""
+    """Return the library that nrnivmodl makes of a mechanism."""
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         (work / f"{name}.mod").write_text(text, encoding="utf-8")
@@ -150,7 +150,7 @@ def _compiled(text: str, name: str) -> bytes:
 
 
 def find_nrnivmodl() -> str:
-    """The path of nrnivmodl, first beside this Python and then anywhere in PATH."""
+    """Return the path of nrnivmodl, first beside this Python and then anywhere in PATH."""
     beside = Path(sys.executable).parent
     found = shutil.which("nrnivmodl", path=str(beside)) or shutil.which("nrnivmodl")
     if not found:
@@ -166,7 +166,7 @@ def find_nrnivmodl() -> str:
 
 
 def _explain(output: str) -> NoReturn:
-    """Raises the error that explains what nrnivmodl has printed."""
+    """Raise the error that explains the messages of nrnivmodl."""
     _check_cpp()
     lines = [line for line in output.splitlines() if re.search("error|Illegal|^ ", line)]
     raise InputError(
@@ -175,7 +175,7 @@ def _explain(output: str) -> NoReturn:
 
 
 def _check_cpp() -> None:
-    """Raises NeuronUnavailable where there is no C++ compiler."""
+    """Raise NeuronUnavailable where there is no C++ compiler."""
     if shutil.which("c++") is None and shutil.which("g++") is None:
         raise NeuronUnavailable(
             "NEURON's mechanisms need a C++ compiler (on Debian and Ubuntu: apt install g++ make; "

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -112,7 +112,7 @@ class NmodlNames:
 
 
 def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | None = None) -> str:
-    """Writes a channel as NMODL.
+    """Write a channel as NMODL.
 
     Arguments:
         model: the channel; a parameter without a value gets the middle of its range.
@@ -125,18 +125,26 @@ def nmodl_text(model: ChannelModel, kind: Kind = "density", mechanism: str | Non
 
 
 def nmodl_names(model: ChannelModel, kind: Kind = "density") -> NmodlNames:
-    """The names that `nmodl_text` gives the parameters and states of a model of the same kind."""
+    """Return the names that `nmodl_text` gives the parameters and states of a model."""
     return NmodlWriter(model, kind, None).names
 
 
 def is_gate(chain: Chain) -> bool:
-    """Whether a chain is a gate of two states, which needs only one variable."""
+    """Return whether a chain is a gate of two states, which needs only one variable."""
     ends = [(t.source, t.target) for t in chain.transitions]
     return (
         chain.conductances == (0.0, 1.0)
         and sorted(ends) == sorted([chain.states, chain.states[::-1]])
         and chain.states == (f"{chain.name}_closed", f"{chain.name}_open")
     )
+
+
+def rate_name(chain: Chain, k: int) -> str:
+    """Return a name for the rate of a transition, such as alpha_m or k_C_O."""
+    t = chain.transitions[k]
+    if is_gate(chain):
+        return f"{'alpha' if t.target == chain.states[1] else 'beta'}_{chain.name}"
+    return f"k_{t.source}_{t.target}"
 
 
 # --- names
@@ -149,11 +157,11 @@ class Names:
         self.taken = {mechanism}
 
     def take(self, name: str) -> None:
-        """Keeps a name, and those that NEURON derives from it, from all others."""
+        """Keep a name, and those that NEURON derives from it, from all others."""
         self.taken.update(_shadows(name))
 
     def claim(self, wanted: str) -> str:
-        """The wanted name, with underscores at its end if others have it already."""
+        """Return a name, with underscores at its end if others have it already."""
         name = wanted
         while is_reserved(name) or any(n in self.taken for n in _shadows(name)):
             name += "_"
@@ -162,23 +170,39 @@ class Names:
 
 
 def _shadows(name: str) -> tuple[str, str, str]:
-    """A name, and those that NEURON declares for a state: its derivative and its initial value."""
+    """Return a name, and those that NEURON declares for a state: its derivative,
+    its initial value.
+    """
     return name, f"D{name}", f"{name}0"
 
 
 def is_reserved(name: str) -> bool:
-    """Whether a name has a meaning in NMODL, in NEURON or in this file."""
+    """Return whether a name has a meaning in NMODL, in NEURON or in this file."""
     return name in _RESERVED or _RESERVED_FORMS.fullmatch(name) is not None
 
 
 def identifier(text: str) -> str:
-    """The name of a mechanism, made from any text."""
+    """Return the name of a mechanism, made from any text."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     name = name if re.match(r"[A-Za-z]", name) else f"channel_{name}"
     return name + "_" if is_reserved(name) else name
 
 
 # --- the file
+
+
+def block(head: str, lines: Iterable[str]) -> str:
+    """Return a block of NMODL, with an empty line behind it."""
+    return "\n".join([f"{head} {{", *lines, "}", ""])
+
+
+def parameter_lines(rows: Sequence[tuple[str, str, str, str]]) -> list[str]:
+    """Return the lines of a PARAMETER block: name, value, unit and comment of each, in columns."""
+    widths = [max((len(row[k]) for row in rows), default=0) for k in range(3)]
+    return [
+        f"    {name:<{widths[0]}} = {value:<{widths[1]}} {unit:<{widths[2]}}   : {note}"
+        for name, value, unit, note in rows
+    ]
 
 
 class NmodlWriter:
@@ -216,7 +240,7 @@ class NmodlWriter:
         self.used = self._used()
         self.definition = {n: names.claim(n) for n, _ in model.definitions if n in self.used}
         self.rate = {
-            (c.name, k): names.claim(self._rate_name(c, k))
+            (c.name, k): names.claim(rate_name(c, k))
             for c in model.chains
             for k in range(0 if c.instant else len(c.transitions))
         }
@@ -232,7 +256,7 @@ class NmodlWriter:
         self.printer = NmodlPrinter(translated, self.definition, self.functions)
 
     def _named_states(self) -> dict[tuple[str, str], str | None]:
-        """The name of each state by its chain and name; None for the closed state of a gate."""
+        """Return the name of each state; None for the closed state of a gate."""
         found: dict[tuple[str, str], str | None] = {}
         for chain in self.model.chains:
             for state in chain.states:
@@ -246,11 +270,11 @@ class NmodlWriter:
         return found
 
     def flowing(self) -> list[sympy.Expr]:
-        """The expressions of what flows that the file computes."""
+        """Return the expressions of currents that the file computes."""
         return [term.drive if self.point else term.shape for term in self.model.terms]
 
     def _used(self) -> set[str]:
-        """The names of parameters and definitions that the rates and the current depend on."""
+        """Return the names of parameters and definitions that rates and current depend on."""
         model = self.model
         pending = [t.rate for c in model.chains for t in c.transitions]
         pending += self.flowing()
@@ -262,12 +286,6 @@ class NmodlWriter:
                 if name in definitions:
                     pending.append(definitions[name])
         return used
-
-    def _rate_name(self, chain: Chain, k: int) -> str:
-        t = chain.transitions[k]
-        if is_gate(chain):
-            return f"{'alpha' if t.target == chain.states[1] else 'beta'}_{chain.name}"
-        return f"k_{t.source}_{t.target}"
 
     # Each of the methods below writes one block of the file.
 
@@ -295,16 +313,20 @@ class NmodlWriter:
             )
         if not self.point:
             paragraphs.append(self._densities())
-        if self.schemes:
-            paragraphs.append(
-                "METHOD sparse is implicit Euler, whose error is proportional to dt; with CVODE it "
-                "is as small as the tolerance."
-            )
-        paragraphs.append("Written by channelfit.")
+        paragraphs += [*self._of_the_method(), "Written by channelfit."]
         lines = [f"TITLE {plain_ascii(model.name)}", "", "COMMENT"]
         for paragraph in filter(None, map(plain_ascii, paragraphs)):
             lines += textwrap.wrap(paragraph, 96)
         return "\n".join([*lines, "ENDCOMMENT", ""])
+
+    def _of_the_method(self) -> list[str]:
+        """Return what a reader should know of the integration."""
+        if not self.schemes:
+            return []
+        return [
+            "METHOD sparse is implicit Euler, whose error is proportional to dt; with CVODE it is "
+            "as small as the tolerance."
+        ]
 
     def _densities(self) -> str:
         values = {p.name: _value(p) for p in self.model.parameters}
@@ -326,21 +348,20 @@ class NmodlWriter:
         )
 
     def _neuron(self) -> str:
-        shown = list(self._parameter_names())
-        ranges = [*shown, "i", *self.rate.values(), *map(self._value_of, self.instant)]
+        ranges = [
+            *self._parameter_names(),
+            "i",
+            *self.rate.values(),
+            *map(self._value_of, self.instant),
+        ]
         ranges += self.drive.values()
         lines = textwrap.wrap(", ".join(ranges), 82, break_long_words=False)
-        return "\n".join(
-            [
-                "NEURON {",
-                f"    {'POINT_PROCESS' if self.point else 'SUFFIX'} {self.names.mechanism}",
-                "    NONSPECIFIC_CURRENT i",
-                *(f"    {'RANGE ' if k == 0 else '      '}{line}" for k, line in enumerate(lines)),
-                "    THREADSAFE",
-                "}",
-                "",
-            ]
-        )
+        listed = (f"    {'RANGE ' if k == 0 else '      '}{line}" for k, line in enumerate(lines))
+        head = [self._declaration(), "    NONSPECIFIC_CURRENT i"]
+        return block("NEURON", [*head, *listed, "    THREADSAFE"])
+
+    def _declaration(self) -> str:
+        return f"    {'POINT_PROCESS' if self.point else 'SUFFIX'} {self.names.mechanism}"
 
     def _parameter_names(self) -> list[str]:
         names = [self.parameter[p.name] for p in self._kept_parameters()]
@@ -357,7 +378,7 @@ class NmodlWriter:
 
     def _unit_block(self) -> str:
         units = ["(mV)", "(nA)", "(nS)"] if self.point else ["(mV)", "(mA)", "(S)", "(nS)"]
-        return "\n".join(["UNITS {", *(f"    {u} = ({SPANS[u]})" for u in units), "}", ""])
+        return block("UNITS", (f"    {u} = ({SPANS[u]})" for u in units))
 
     def _parameters(self) -> str:
         rows = []
@@ -372,48 +393,46 @@ class NmodlWriter:
         for term, name in self.density.items() if not self.point else ():
             size, unit = ("0.0001", "(cm/s)") if term.ion else ("0.001", "(S/cm2)")
             rows.append((name, size, unit, "set this for your cell"))
-        if not rows:
-            return ""
-        widths = [max(len(row[k]) for row in rows) for k in range(3)]
-        lines = [
-            f"    {name:<{widths[0]}} = {value:<{widths[1]}} {unit:<{widths[2]}}   : {note}"
-            for name, value, unit, note in rows
-        ]
-        return "\n".join(["PARAMETER {", *lines, "}", ""])
+        return block("PARAMETER", parameter_lines(rows)) if rows else ""
 
     def _assigned(self) -> str:
         rows = [("v", "(mV)"), ("i", "(nA)" if self.point else "(mA/cm2)")]
         rows += [(name, "(/ms)") for name in self.rate.values()]
         rows += [(self._value_of(gate), "(1)") for gate in self.instant]
         rows += [(name, "(1)" if term.ion else "(mV)") for term, name in self.drive.items()]
-        return "\n".join(["ASSIGNED {", *(f"    {n} {u}" for n, u in rows), "}", ""])
+        return block("ASSIGNED", (f"    {n} {u}" for n, u in rows))
 
     def _states(self) -> str:
         at_once = {self._value_of(gate) for gate in self.instant}
         names = [n for n in self.state.values() if n and n not in at_once]
         if not names:
             return ""
-        lines = textwrap.wrap(" ".join(names), 90)
-        return "\n".join(["STATE {", *(f"    {line}" for line in lines), "}", ""])
+        return block("STATE", (f"    {line}" for line in textwrap.wrap(" ".join(names), 90)))
 
     def _breakpoint(self) -> str:
-        lines = ["    SOLVE scheme METHOD sparse"] if self.schemes else []
-        lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
-        lines += [f"    {self._call}"] if self.instant or self.drive else []
+        lines = self._solving(bool(self.instant or self.drive))
         if not self.model.ohmic:
-            lines += self._sum_of_terms()
-            return "\n".join(["BREAKPOINT {", *lines, "}", ""])
+            return block("BREAKPOINT", lines + self._sum_of_terms())
         reversal = "erev" if self._fixed_reversal else self.printer.operand(self.model.reversal)
         opening = "*".join(self._open(c) for c in self.model.chains)
         if self.point:
             size = f"(0.001)*{self.printer.operand(self.model.conductance)}"  # nS mV = 0.001 nA
         else:
             size = "gbar"
-        lines.append(f"    i = {size}*{opening}*(v - {reversal})")
-        return "\n".join(["BREAKPOINT {", *lines, "}", ""])
+        return block("BREAKPOINT", [*lines, f"    i = {size}*{opening}*(v - {reversal})"])
+
+    def _solving(self, called: bool) -> list[str]:
+        """Return the first lines of BREAKPOINT.
+
+        Arguments:
+            called: whether variables that follow the voltage at once are to be computed.
+        """
+        lines = ["    SOLVE scheme METHOD sparse"] if self.schemes else []
+        lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
+        return lines + ([f"    {self._call}"] if called else [])
 
     def _sum_of_terms(self) -> list[str]:
-        """The lines that add up the current: nS mV, or pA, is 0.001 nA; S/cm2 mV is mA/cm2.
+        """Return the lines of the current: nS mV, or pA, is 0.001 nA; S/cm2 mV is mA/cm2.
 
         A drive after Goldman, Hodgkin and Katz is as many pA for each um3/ms as mA/cm2 for each
         cm/s.
@@ -464,7 +483,7 @@ class NmodlWriter:
         return "\n".join(["INITIAL {", *declared, *lines, "}"]) + "\n"
 
     def _settled(self, cyclic: Sequence[Chain]) -> tuple[list[str], list[str]]:
-        """Local names and lines that put schemes to a steady state that is no simple product."""
+        """Return local names and lines that set a steady state that is no simple product."""
         return [], ["    SOLVE scheme STEADYSTATE sparse"] if cyclic else []
 
     @property
@@ -473,16 +492,16 @@ class NmodlWriter:
         return "rates(v)"
 
     def _value_of(self, gate: Chain) -> str:
-        """The name of the variable that says how far a gate is open."""
+        """Return the name of the variable that says how far a gate is open."""
         return str(self.state[gate.name, gate.states[1]])
 
     def _limit(self, gate: Chain) -> str:
-        """Where a gate ends at a voltage that stands still."""
+        """Return the limit of a gate at a voltage that stands still."""
         a, b = self._gate_rates(gate)
         return f"{a}/({a} + {b})"
 
     def _approach(self, gate: Chain) -> str:
-        """The derivative of a gate."""
+        """Return the derivative of a gate."""
         (a, b), x = self._gate_rates(gate), self._value_of(gate)
         return f"{a}*(1 - {x}) - {b}*{x}"
 
@@ -503,7 +522,7 @@ class NmodlWriter:
         for chain in self.schemes:
             every = " + ".join(str(self.state[chain.name, s]) for s in chain.states)
             lines.append(f"    CONSERVE {every} = 1")
-        return "\n".join(["KINETIC scheme {", *lines, "}", ""])
+        return block("KINETIC scheme", lines)
 
     def _reactions(self, chain: Chain) -> list[str]:
         lines, waiting = [], list(range(len(chain.transitions)))
@@ -541,11 +560,13 @@ class NmodlWriter:
         return "\n".join(["UNITSOFF", "", head, *lines, "}", ""])
 
     def _extra_rates(self) -> list[str]:
-        """The lines that set what else follows the voltage at once."""
+        """Return the lines that set all else that follows the voltage at once."""
         return [f"{name} = {self.printer.text(term.shape)}" for term, name in self.drive.items()]
 
     def _rates_of(self, chain: Chain) -> list[str]:
-        """The lines that set the rates of a chain, or where it is at once."""
+        """Return the lines that set the rates of a chain,
+        or its limit where it is there at once.
+        """
         if chain.instant:
             assert chain.limit is not None
             return [f"{self._value_of(chain)} = {self.printer.text(chain.limit)}"]
@@ -556,7 +577,7 @@ class NmodlWriter:
 
 
 def _wrapped(text: str) -> list[str]:
-    """A long line as several, indented."""
+    """Return a long line as several, indented."""
     return textwrap.wrap(text, 90, initial_indent="    ", subsequent_indent="        ")
 
 
@@ -572,7 +593,7 @@ def _value(p: Parameter) -> float:
 
 
 def plain_ascii(text: str) -> str:
-    """The text as one line of printable ASCII that cannot end the comment in which it stands."""
+    """Return one line of printable ASCII that cannot end the comment in which it stands."""
     shown = "".join(c if c.isprintable() or c.isspace() else "?" for c in text)
     ascii_text = shown.encode("ascii", "replace").decode()
     return re.sub("ENDCOMMENT", "end of comment", " ".join(ascii_text.split()), flags=re.IGNORECASE)
@@ -583,7 +604,7 @@ def _opposite(a: Transition, b: Transition) -> bool:
 
 
 def _tree(chain: Chain) -> list[tuple[int, int, int, int]] | None:
-    """Walks through a scheme without cycles, from its first state.
+    """Return the way through a scheme without cycles, from its first state.
 
     Returns: rows of a state that is known, the next state, and the indices of the transitions out
         and back; None if the scheme has a cycle, parallel transitions, or a transition without a

@@ -16,7 +16,7 @@ from sympy.printing.precedence import PRECEDENCE, precedence
 
 from channelfit.model.terms import V
 
-#: What NMODL has no function for.
+#: Functions that NMODL lacks.
 LIBRARY = {
     "exprel": """\
 FUNCTION exprel(x) {   : (exp(x) - 1)/x without the loss of digits near 0
@@ -46,14 +46,14 @@ FUNCTION larger(x, y) {
 class Functions:
     """The FUNCTION blocks that printed expressions need, by name.
 
-    library: those that there are; blocks: those that are needed.
+    library: all functions; blocks: those that are needed.
     """
 
     library: Mapping[str, str] = field(default_factory=lambda: LIBRARY)
     blocks: dict[str, str] = field(default_factory=dict)
 
     def need(self, name: str) -> str:
-        """Adds a function of the library, and returns its name."""
+        """Add a function of the library, and return its name."""
         self.blocks[name] = self.library[name]
         return name
 
@@ -70,6 +70,8 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
     """
 
     language = "NMODL"
+    #: Words of the language, which one derived from it may have others for.
+    AND, OR, NOT, TRUE, FALSE, ABS = "&&", "||", "!", "1", "0", "fabs"
 
     def __init__(
         self,
@@ -82,11 +84,11 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         self.functions = functions if functions is not None else Functions()
 
     def operand(self, expression: sympy.Expr) -> str:
-        """The expression in NMODL, in parentheses where a product needs them."""
+        """Return the expression in NMODL, in parentheses where a product needs them."""
         return self._operand(expression, PRECEDENCE["Mul"])
 
     def text(self, expression: sympy.Expr) -> str:
-        """The expression in NMODL."""
+        """Return the expression in NMODL."""
         return str(self._print(expression))
 
     def _print_Symbol(self, node: sympy.Symbol) -> str:
@@ -155,18 +157,12 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         return f"{below}^{above}"
 
     def _print_ExpBase(self, node: sympy.Function) -> str:
-        return f"exp({self._print(node.args[0])})"
+        return f"{type(node).__name__}({self._print(node.args[0])})"
 
-    _print_exp = _print_ExpBase
-
-    def _print_log(self, node: sympy.Function) -> str:
-        return f"log({self._print(node.args[0])})"
-
-    def _print_tanh(self, node: sympy.Function) -> str:
-        return f"tanh({self._print(node.args[0])})"
+    _print_exp = _print_log = _print_tanh = _print_ExpBase
 
     def _print_Abs(self, node: sympy.Function) -> str:
-        return f"fabs({self._print(node.args[0])})"
+        return f"{self.ABS}({self._print(node.args[0])})"
 
     def _print_exprel(self, node: sympy.Function) -> str:
         return f"{self.functions.need('exprel')}({self._print(node.args[0])})"
@@ -194,7 +190,7 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         name = f"choice{sum(n.startswith('choice') for n in self.functions.blocks) + 1}"
         lines, indent = [f"FUNCTION {name}({arguments}) {{"], "    "
         for condition, value in branches:
-            if condition == "1":
+            if condition == self.TRUE:
                 lines.append(f"{indent}{name} = {value}")
                 break
             lines += [
@@ -213,23 +209,23 @@ class NmodlPrinter(CodePrinter):  # type: ignore[misc]
         return f"({self._print(node.lhs)}) {node.rel_op} ({self._print(node.rhs)})"
 
     def _print_And(self, node: sympy.Basic) -> str:
-        return " && ".join(f"({self._print(a)})" for a in node.args)
+        return f" {self.AND} ".join(f"({self._print(a)})" for a in node.args)
 
     def _print_Or(self, node: sympy.Basic) -> str:
-        return " || ".join(f"({self._print(a)})" for a in node.args)
+        return f" {self.OR} ".join(f"({self._print(a)})" for a in node.args)
 
     def _print_Not(self, node: sympy.Basic) -> str:
-        return f"!({self._print(node.args[0])})"
+        return f"{self.NOT}({self._print(node.args[0])})"
 
     def _print_BooleanTrue(self, node: sympy.Basic) -> str:
-        return "1"
+        return self.TRUE
 
     def _print_BooleanFalse(self, node: sympy.Basic) -> str:
-        return "0"
+        return self.FALSE
 
 
 def number(value: float) -> str:
-    """The shortest text that is read as the same float64."""
+    """Return the shortest text that is read as the same float64."""
     if not math.isfinite(value):
         raise ValueError(f"NMODL cannot hold {value}")
     text = repr(float(value))

@@ -154,14 +154,14 @@ class NeuronOracle:
             )
 
     def set_parameters(self, channel: Any, values: Array) -> None:
-        """Sets the parameters of an instance of the mechanism to values, (n_parameters,)."""
+        """Set the parameters of an instance of the mechanism to values, (n_parameters,)."""
         for name, value in zip(self.model.parameter_names, values, strict=True):
             setattr(channel, self.parameters[name], float(value))
 
     def simulate(
         self, protocol: Protocol, parameters: npt.ArrayLike, max_step_ms: float | None = None
     ) -> Array:
-        """Computes the current with NEURON.
+        """Compute the current with NEURON.
 
         Arguments:
             protocol: the protocol, with at most 16 sines in a segment.
@@ -191,7 +191,7 @@ class NeuronOracle:
 
 
 def _state_names(text: str) -> list[str]:
-    """The names that an NMODL text declares in its STATE block."""
+    """Return the names that an NMODL text declares in its STATE block."""
     plain = re.sub(r":[^\n]*|(?s:\bCOMMENT\b.*?\bENDCOMMENT\b)", "", text)
     block = re.search(r"\bSTATE\s*\{([^}]*)\}", plain)
     declared = re.sub(
@@ -201,7 +201,7 @@ def _state_names(text: str) -> list[str]:
 
 
 def _without_values(model: ChannelModel) -> ChannelModel:
-    """The model with values that depend on its ranges only.
+    """Return the model with values that depend on its ranges only.
 
     Values are set at run time; those of the model must not lead to another mechanism.
     """
@@ -255,7 +255,7 @@ class _Compartment:
         self.solver.active(active)
 
     def start(self, holding_mV: float, values: Array, step_ms: float) -> None:
-        """Starts at time 0, in the steady state of the holding potential."""
+        """Start at time 0, in the steady state of the holding potential."""
         self.step_ms = step_ms
         self._command(holding_mV)
         self.h.finitialize(holding_mV)
@@ -265,13 +265,13 @@ class _Compartment:
                     setattr(self.channel, name, occupancy)
 
     def hold(self, v_mV: float, duration_ms: float) -> None:
-        """Holds a constant voltage for a time without recording the current."""
+        """Hold a constant voltage for a time without recording the current."""
         wave = _Wave(0.0, v_mV)
         self._begin(wave, 0.0)
         self._advance(duration_ms, wave, 0.0)
 
     def run_sweep(self, protocol: Protocol, sweep: int, row: Array) -> None:
-        """Runs a sweep of the protocol and writes its currents, pA, to row (n_times_max,)."""
+        """Run a sweep of the protocol and write its currents, pA, to row (n_times_max,)."""
         period, ranges = protocol.sampling_ms, protocol.sample_ranges(sweep)
         for segment, (sample, last) in zip(protocol.sweeps[sweep], ranges, strict=True):
             for start, end, wave in _pieces(segment):
@@ -286,7 +286,7 @@ class _Compartment:
     # a jump would be lost in rounding.
 
     def _begin(self, wave: _Wave, start_ms: float) -> None:
-        """Begins a new piece of the command at this time of the sweep."""
+        """Begin a new piece of the command at this time of the sweep."""
         self.h.t = 0.0
         if self.oracle.method == "fixed":
             self._command(wave.voltage_at(start_ms))
@@ -303,7 +303,7 @@ class _Compartment:
         self.solver.re_init()
 
     def _advance(self, until_ms: float, wave: _Wave, start_ms: float) -> None:
-        """Integrates to a time of the present piece, which started at `start_ms` of the sweep."""
+        """Integrate to a time of the present piece, which started at `start_ms` of the sweep."""
         span = until_ms - self.h.t
         if span <= 1e-12 * max(1.0, until_ms):
             return
@@ -343,7 +343,7 @@ class _Wave:
     terms: tuple[tuple[float, float, float], ...] = ()
 
     def voltage_at(self, t_ms: float) -> float:
-        """The voltage, mV, at a time of the sweep."""
+        """Return the voltage, mV, at a time of the sweep."""
         x = t_ms - self.since_ms
         return (
             self.offset_mV + self.slope * x + sum(a * math.sin(w * x + p) for a, w, p in self.terms)
@@ -351,7 +351,7 @@ class _Wave:
 
 
 def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
-    """Start, end and command of the pieces of a segment that have no corner."""
+    """Yield start, end and command of the pieces of a segment that have no corner."""
     start, end, wave = segment.start_ms, segment.end_ms, segment.wave
     if isinstance(wave, Sines):
         terms = tuple(zip(wave.amplitudes_mV, wave.omegas_per_ms, wave.phases, strict=True))
@@ -371,7 +371,9 @@ def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
 
 
 def _corners(wave: Samples, duration_ms: float) -> Array:
-    """The times at which a sampled command bends, from the start of the segment, and both ends."""
+    """Return the times, from the start of a segment, at which a sampled command bends,
+    and both ends.
+    """
     slopes = np.diff(wave.v_mV) / np.diff(wave.times_ms)
     slopes = np.concatenate([[0.0], slopes, [0.0]])
     turns = wave.times_ms[np.abs(np.diff(slopes)) > 1e-12]
@@ -385,7 +387,7 @@ def _corners(wave: Samples, duration_ms: float) -> Array:
 def steady_state(
     model: ChannelModel, parameters: npt.ArrayLike, v_mV: float
 ) -> dict[tuple[str, str], float]:
-    """The occupancy of every (chain, state) in the steady state at a voltage.
+    """Return the occupancy of every (chain, state) in the steady state at a voltage.
 
     It is computed by state reduction (Grassmann, Taksar and Heyman 1985, Operations Research
     33:1107-1116), which subtracts nothing and so loses no digits however different the rates are.
@@ -402,7 +404,7 @@ def steady_state(
 
 
 def _rates(chain: Chain, values: Mapping[str, Any]) -> Array:
-    """(n_states, n_states) the rates from the state of the row to that of the column, 1/ms."""
+    """Return the rates from the state of the row to that of the column, (n, n), 1/ms."""
     index = {s: k for k, s in enumerate(chain.states)}
     rates = np.zeros((len(index), len(index)))
     for t in chain.transitions:
@@ -411,7 +413,7 @@ def _rates(chain: Chain, values: Mapping[str, Any]) -> Array:
 
 
 def _stationary(rates: Array) -> Array:
-    """(n_states,) the steady state of a chain with these rates, (n_states, n_states)."""
+    """Return the steady state (n_states,) of a chain with these rates, (n_states, n_states)."""
     k = rates.copy()
     n = len(k)
     if n == 2:  # a gate, whose inf may exceed 1

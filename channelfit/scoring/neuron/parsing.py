@@ -19,7 +19,7 @@ _PLACE = re.compile(r"\[Location : (\d+)")
 
 
 def parse_nmodl(text: str) -> str:
-    """The syntax tree of a .mod file as JSON.
+    """Return the syntax tree of a .mod file as JSON.
 
     Arguments:
         text: the file without its comments (`model.imports.nmodl_text`), so that it includes none.
@@ -40,7 +40,7 @@ def parse_nmodl(text: str) -> str:
 
 
 def answer(path: Path) -> dict[str, str]:
-    """What the parser answers; called in the other process."""
+    """Return the parser's answer; called in the other process."""
     driver = neuron_parser()
     text = path.read_text(encoding="latin-1")
     try:
