@@ -68,6 +68,11 @@ class GroupedScorer(ChannelScorer):
         ]
 
     @property
+    def n_parameters(self) -> int:
+        """The number of parameters of the whole problem, with those of each cell."""
+        return len(self.problem.parameters)
+
+    @property
     def has_data(self) -> bool:
         """True where a recording has a sample that counts."""
         return bool(self.parts)

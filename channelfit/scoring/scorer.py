@@ -149,6 +149,11 @@ class ChannelScorer(Scorer):
         """Return cost, gradient and Gauss-Newton Hessian of every candidate; exact derivatives."""
 
     @property
+    def n_parameters(self) -> int:
+        """The number of parameters of a candidate: those of the model."""
+        return len(self.problem.model.parameters)
+
+    @property
     def has_data(self) -> bool:
         """True where a recording has a sample that counts."""
         return self.problem.scored.total_weight > 0
@@ -165,7 +170,7 @@ class ChannelScorer(Scorer):
         Raises: ValueError for another shape.
         """
         parameters = array_module(parameters).ascontiguousarray(parameters, dtype=np.float64)
-        n_parameters = len(self.problem.parameters)
+        n_parameters = self.n_parameters
         if parameters.ndim != 2 or parameters.shape[0] != n_parameters:
             raise ValueError(
                 f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
