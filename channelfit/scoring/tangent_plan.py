@@ -123,7 +123,7 @@ class RampPiece:
         return coordinates, float(rest)
 
     def project_all(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Project recordings (..., n_samples): return (..., rank), and squares (...)."""
+        """Return recordings (..., n_samples) by the basis, (..., rank), and squares (...)."""
         coordinates = product(data, self.basis)
         outside = data - product(coordinates, self.basis.T)
         return coordinates, np.sum(outside**2, axis=-1)

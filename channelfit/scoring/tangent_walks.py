@@ -144,7 +144,6 @@ class GateWalk(Walk):
     def normals(
         self, thetas: np.ndarray, targets: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Status and products of candidates, see `Walk.normals`."""
         plan = self.plan
         if targets is None:
             projections = plan.group_table, plan.target, plan.scale, self.residuals

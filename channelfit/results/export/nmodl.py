@@ -45,8 +45,10 @@ from channelfit.scoring.neuron.nmodl import (
     SPANS,
     UNITS,
     NmodlWriter,
+    block,
     identifier,
     is_reserved,
+    parameter_lines,
     plain_ascii,
 )
 from channelfit.scoring.neuron.nmodl_printer import LIBRARY, number
@@ -86,7 +88,7 @@ _NEGLIGIBLE = 1e-9
 
 @dataclass(frozen=True)
 class ExportSettings:
-    """How a channel is to be written as NMODL.
+    """The options of an export, most of them for NMODL alone.
 
     Attributes:
         ions: an ion such as ``na``, or ``CURRENT=na`` for each of several currents.
@@ -250,11 +252,7 @@ class _Mechanism(NmodlWriter):
                 f"steps from -120 to +60 mV differs by {cost:.1g} of its peak from that of all "
                 "digits, which may be set from Python or hoc."
             )
-        if self.schemes:
-            paragraphs.append(
-                "METHOD sparse is implicit Euler, whose error is proportional to dt; with CVODE it "
-                "is as small as the tolerance."
-            )
+        paragraphs += self._of_the_method()
         lines = [f"TITLE {plain_ascii(self.model.name)}", "", "COMMENT"]
         for paragraph in filter(None, map(plain_ascii, paragraphs)):
             lines += [*textwrap.wrap(paragraph, 96), ""]
@@ -353,8 +351,7 @@ class _Mechanism(NmodlWriter):
     # --- the blocks
 
     def _neuron(self) -> str:
-        name = self.names.mechanism
-        lines = [f"    {'POINT_PROCESS' if self.point else 'SUFFIX'} {name}"]
+        lines = [self._declaration()]
         read = self._read_variables()
         for ion in dict.fromkeys([*self.ions.values(), *read]):
             flows = [flow for flow in self.flows if flow.ion == ion]
@@ -374,7 +371,7 @@ class _Mechanism(NmodlWriter):
         shown_names += [*self.rate.values(), *map(self._value_of, self.instant)]
         for line in textwrap.wrap(", ".join(shown_names), 82, break_long_words=False):
             lines.append(f"    RANGE {line.rstrip(',')}")
-        return "\n".join(["NEURON {", *lines, "    THREADSAFE", "}", ""])
+        return block("NEURON", [*lines, "    THREADSAFE"])
 
     def _read_variables(self) -> dict[str, list[str]]:
         """Return the variables of each ion that the file reads, as the cell has them."""
@@ -400,7 +397,7 @@ class _Mechanism(NmodlWriter):
         ):
             needed.append("(mM)")
         lines = [f"    {unit} = ({_SPANS[unit]})" for unit in dict.fromkeys(needed)]
-        return "\n".join(["UNITS {", *lines, "}", ""])
+        return block("UNITS", lines)
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         """Return name, value, unit and comment of each PARAMETER."""
@@ -440,12 +437,7 @@ class _Mechanism(NmodlWriter):
         return flow.density, number(value), "(cm/s)" if flow.term.ion else "(S/cm2)", note
 
     def _parameters(self) -> str:
-        rows = self._rows()
-        widths = [max((len(row[k]) for row in rows), default=0) for k in range(3)]
-        lines = [
-            f"    {name:<{widths[0]}} = {value:<{widths[1]}} {unit:<{widths[2]}}   : {note}"
-            for name, value, unit, note in rows
-        ]
+        lines = parameter_lines(self._rows())
         # Arbor's compiler takes neither v nor what is of an ion for ASSIGNED, and NEURON both
         given = [("v", "(mV)"), *([(CELSIUS, "(degC)")] if self._needs_celsius else [])]
         for names in self._read_variables().values():
@@ -453,7 +445,7 @@ class _Mechanism(NmodlWriter):
         flow_unit = "(nA)" if self.point else "(mA/cm2)"
         given += [(flow.current, flow_unit) for flow in self.flows if flow.ion]
         lines += [f"    {name} {unit}" for name, unit in dict.fromkeys(given)]
-        return "\n".join(["PARAMETER {", *lines, "}", ""])
+        return block("PARAMETER", lines)
 
     @property
     def _needs_celsius(self) -> bool:
@@ -473,7 +465,7 @@ class _Mechanism(NmodlWriter):
             rows += [(inf, "(1)"), (tau, "(ms)")]
         rows += [(name, "(/ms)") for name in self.rate.values()]
         rows += [(self._value_of(gate), "(1)") for gate in self.instant]
-        return "\n".join(["ASSIGNED {", *(f"    {n} {u}" for n, u in dict.fromkeys(rows)), "}", ""])
+        return block("ASSIGNED", (f"    {n} {u}" for n, u in dict.fromkeys(rows)))
 
     def _unit_of(self, name: str) -> str:
         """Return the unit of what is read of an ion."""
@@ -481,10 +473,8 @@ class _Mechanism(NmodlWriter):
         return "(mV)" if variable is not None and variable.kind == "reversal" else "(mM)"
 
     def _breakpoint(self) -> str:
-        lines = ["    SOLVE scheme METHOD sparse"] if self.schemes else []
-        lines += ["    SOLVE gates METHOD cnexp"] if self.gates else []
         at_once = self.instant or any(flow.rectification for flow in self.flows)
-        lines += [f"    {self._call}"] if at_once else []
+        lines = self._solving(bool(at_once))
         sums: dict[str, list[str]] = {}
         for flow in self.flows:
             size = self.printer.operand(flow.term.size)
@@ -498,7 +488,7 @@ class _Mechanism(NmodlWriter):
         # an expression of the model may leave out units that NEURON's modlunit would ask for
         written = [x for f in self.flows for x in (f.term.size, f.term.reversal) if x is not None]
         plain = all(expression.is_Symbol or expression.is_number for expression in written)
-        return "\n".join([*([] if plain else ["UNITSOFF", ""]), "BREAKPOINT {", *lines, "}", ""])
+        return ("" if plain else "UNITSOFF\n\n") + block("BREAKPOINT", lines)
 
     def _force(self, flow: _Flow) -> str:
         """Return the driving force of open channels."""

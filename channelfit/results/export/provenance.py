@@ -1,4 +1,4 @@
-"""Where an exported channel and its values come from, in sentences and as plain data."""
+"""The origin of an exported channel and its values, in sentences and as plain data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where a model and its values come from.
+    """The origin of a model and of its values.
 
     Attributes:
         file: that the channel was read from; None for a model made in Python.

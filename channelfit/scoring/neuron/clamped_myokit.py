@@ -1,4 +1,4 @@
-"""A model of Myokit whose voltage is held or ramped, computed from Myokit's own expressions.
+"""A model of Myokit with its voltage held or ramped, computed from Myokit's own expressions.
 
 Under a voltage clamp the derivatives of a channel's states are linear in them. So Myokit's
 derivatives are read off at a few points of each voltage; matrix exponentials follow the states
@@ -261,7 +261,7 @@ _RADAU = _radau()
 
 
 def _steady(whole: Array) -> Array:
-    """(n_states + 1,) the states that do not change; a sum that never changes is 1."""
+    """Return the states (n_states + 1,) that do not change; a sum that never changes is 1."""
     matrix, constant = whole[:-1, :-1], whole[:-1, -1]
     if not len(matrix):
         return np.ones(1)
@@ -273,7 +273,7 @@ def _steady(whole: Array) -> Array:
 
 
 def _conserved(matrix: Array) -> list[Array]:
-    """1 for states whose sum stays as it is, one row for each such sum."""
+    """Return 1 for states of constant sum, one row for each such sum."""
     n = len(matrix)
     scale = max(np.abs(matrix).max(), 1e-30)
     group = {k: {k} for k in range(n)}

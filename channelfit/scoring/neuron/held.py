@@ -49,7 +49,7 @@ def simulated(path: Path) -> dict[str, Array | str]:
 
 
 class _Place:
-    """A compiled mechanism on a membrane whose voltage is what is asked for.
+    """A compiled mechanism on a membrane that is held at any voltage.
 
     The capacitance is so large that no current moves the voltage by a rounding.
     """
@@ -287,7 +287,7 @@ class _Exact:
         self.h.CVode().states(found)
         return np.array(found)[1:]
 
-    def _asked(self, v: float, states: Array) -> Array:
+    def _right_side(self, v: float, states: Array) -> Array:
         """Return NEURON's derivatives, 1/ms, and behind them the current, pA."""
         found, at = self.h.Vector(), self.h.Vector([v, *states])
         # twice, because a current may use what the equations of the call before have computed
@@ -312,7 +312,7 @@ class _Exact:
         return found
 
     def _current(self, v: float, states: Array) -> float:
-        return float(self._at(v, lambda at: self._asked(at, states))[-1])
+        return float(self._at(v, lambda at: self._right_side(at, states))[-1])
 
     def _linear(self, v: float) -> tuple[Array, Array]:
         """Return the matrix and the constant of the derivatives, 1/ms."""
@@ -320,15 +320,15 @@ class _Exact:
             n = self._size - 1
 
             def rate(states: Array) -> Array:
-                return self._at(v, lambda at: self._asked(at, states))[:-1]
+                return self._at(v, lambda at: self._right_side(at, states))[:-1]
 
             rate(np.zeros(n))
             constant = rate(np.zeros(n))  # once more, should the first have found a limit
             matrix = np.array([rate(row) - constant for row in np.eye(n)]).T.reshape(n, n)
             trial = np.linspace(0.1, 0.3, n)
-            wanted = rate(trial)
-            largest = max(np.abs(wanted).max(initial=0.0), 1e-3)
-            if np.abs(matrix @ trial + constant - wanted).max(initial=0.0) > _LINEAR * largest:
+            expected = rate(trial)
+            largest = max(np.abs(expected).max(initial=0.0), 1e-3)
+            if np.abs(matrix @ trial + constant - expected).max(initial=0.0) > _LINEAR * largest:
                 raise InputError("the equations of the file are not linear in its states")
             self.known[v] = matrix, constant
         return self.known[v]

@@ -161,13 +161,13 @@ def prove(
         InputError: the file does not compile, or does not run.
     """
     check_compiler()
-    asked = tuple(protocols or step_families())
+    families = tuple(protocols or step_families())
     cases = list(_cases(mechanism))
     stated = any(given.stated for given in mechanism.imported.names.values())
     jobs = [
         _job(mechanism, model, protocol, ions=k > 0 or stated)
         for k, (_, model) in enumerate(cases)
-        for protocol in asked
+        for protocol in families
     ]
     tabled = any(
         tree.kind == "TableStatement"
@@ -177,11 +177,11 @@ def prove(
     with tempfile.TemporaryDirectory() as folder:
         theirs = _theirs(mechanism, jobs, Path(folder))
         compared = []
-        for k, (told, model) in enumerate(cases):
-            for j, protocol in enumerate(asked):
+        for k, (label, model) in enumerate(cases):
+            for j, protocol in enumerate(families):
                 ours = simulate(model, protocol)
-                name = f"{protocol.name}, {told}"
-                compared.append(_Compared(name, ours, theirs[k * len(asked) + j], protocol))
+                name = f"{protocol.name}, {label}"
+                compared.append(_Compared(name, ours, theirs[k * len(families) + j], protocol))
         found = _judged(mechanism, compared)
         return _with_table(mechanism, found, compared[0], Path(folder)) if tabled else found
 
@@ -330,8 +330,8 @@ def _with_table(mechanism: Mechanism, found: Proof, first: _Compared, folder: Pa
     table = tabled["cvode"]
     assert not isinstance(table, str)
     if not np.isfinite(table[np.isfinite(first.ours)]).all():
-        told = f"with the file's own TABLE NEURON gives no number: {tabled['why']}"
-        return replace(found, notes=(*found.notes, told))
+        note = f"with the file's own TABLE NEURON gives no number: {tabled['why']}"
+        return replace(found, notes=(*found.notes, note))
     return replace(found, table=apart(first.ours, table))
 
 
@@ -342,13 +342,13 @@ def _cases(mechanism: Mechanism) -> list[tuple[str, ChannelModel]]:
     free = [not p.fixed for p in made.model.parameters]
     values = made.model.values() * np.where(free, _MORE, 1.0)
     moved = made.model.with_values(values)
-    told = f"free parameters times {_MORE:g}"
+    label = f"free parameters times {_MORE:g}"
     if made.model.temperature_C is not None:
         document = parse_yaml(made.text)
         document["temperature"] = made.model.temperature_C + _WARMER
         moved = build_model(document, None).with_values(values)
-        told += f", {_WARMER:g} degC warmer"
-    return [*cases, (told, moved)]
+        label += f", {_WARMER:g} degC warmer"
+    return [*cases, (label, moved)]
 
 
 def apart(ours: Array, theirs: Array, scale: float | None = None) -> float:

@@ -176,7 +176,7 @@ def _theirs(model: MyokitModel, protocols: Collection[Protocol]) -> dict[str, Ar
 
 
 def _plain(protocol: Protocol) -> dict[str, Any]:
-    """Steps and ramps as plain data: each segment with its voltages at both ends."""
+    """Return steps and ramps as plain data: each segment with its voltages at both ends."""
     return {
         "holding": protocol.holding_mV,
         "sampling": protocol.sampling_ms,

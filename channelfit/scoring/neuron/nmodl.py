@@ -160,9 +160,8 @@ class Names:
         """Keep a name, and those that NEURON derives from it, from all others."""
         self.taken.update(_shadows(name))
 
-    def claim(self, wanted: str) -> str:
+    def claim(self, name: str) -> str:
         """Return a name, with underscores at its end if others have it already."""
-        name = wanted
         while is_reserved(name) or any(n in self.taken for n in _shadows(name)):
             name += "_"
         self.take(name)
@@ -594,8 +593,8 @@ def _value(p: Parameter) -> float:
 
 def plain_ascii(text: str) -> str:
     """Return one line of printable ASCII that cannot end the comment in which it stands."""
-    shown = "".join(c if c.isprintable() or c.isspace() else "?" for c in text)
-    ascii_text = shown.encode("ascii", "replace").decode()
+    printable = "".join(c if c.isprintable() or c.isspace() else "?" for c in text)
+    ascii_text = printable.encode("ascii", "replace").decode()
     return re.sub("ENDCOMMENT", "end of comment", " ".join(ascii_text.split()), flags=re.IGNORECASE)
 
 

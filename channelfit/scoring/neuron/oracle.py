@@ -175,7 +175,7 @@ class NeuronOracle:
         """
         values = np.asarray(parameters, dtype=float)
         if values.shape != (len(self.model.parameters),):
-            raise ValueError(f"parameters {values.shape}, wanted {(len(self.model.parameters),)}")
+            raise ValueError(f"parameters {values.shape}, expected {(len(self.model.parameters),)}")
         out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
         with _Compartment(self) as cell:
             self.set_parameters(cell.channel, values)
