@@ -40,7 +40,8 @@ from report import RESULTS, Row, as_script, compared, finish, missing
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
 from channelfit.curves.cuda import CudaFits
 from channelfit.curves.curve import load_curve
-from channelfit.curves.fitting import FAILED, CurveProblem, DataSets, Fits, Flight
+from channelfit.curves.fitting import CurveProblem, DataSets, Fits, Flight
+from channelfit.curves.flags import FAILED
 from channelfit.results.report.plots import STYLE
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import usable_cores

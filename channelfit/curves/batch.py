@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from channelfit.curves.cpu import fit_on_cpu, fly_on_cpu
-from channelfit.curves.cuda import Gpus
+from channelfit.curves.cuda import CudaFits, Gpus
 from channelfit.curves.fitting import TOLERANCE, CurveProblem, Fits, Flight
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine import gpu
@@ -83,8 +84,8 @@ def fitter(settings: CurveSettings) -> Fitter:
         if id(problem) not in latest:
             if len(latest) > 1:  # a problem and the one of the simpler curve
                 latest.clear()
-            own = Gpus(problem, settings.dtype, more, flight if swarm else None)
-            latest[id(problem)] = problem, own
+            make = partial(CudaFits, problem, settings.dtype, more, flight if swarm else None)
+            latest[id(problem)] = problem, Gpus(make)
         return latest[id(problem)][1].fit(a, b)
 
     def fit(problem: CurveProblem, a: int, b: int) -> Fits:

@@ -30,7 +30,7 @@ def fit_on_cpu(
     """Fit the data sets from `first` to before `last` by least squares or maximum likelihood."""
     n_sets = last - first
     curve, data, scan = problem.curve, problem.data, problem.scan
-    out = _Results(n_sets, len(problem.lower), covariances)
+    out = _results(n_sets, len(problem.lower), covariances)
     text = cpu_text(curve, data.axes)
     kind = kind_of(curve)
     first_of = "evaluate" if kind == SQUARES else "approach"
@@ -45,13 +45,13 @@ def fit_on_cpu(
     def some(a: int, b: int) -> None:
         block = np.ascontiguousarray(data.values[first + a : first + b], np.float64)
         given = block, weights_of(curve, data, first + a, first + b), 0, -(-(b - a) // LANES)
-        fit(*kernels, *given, data.flat, data.lengths, *shared, *out.part(a, b))
+        fit(*kernels, *given, data.flat, data.lengths, *shared, *(array[a:b] for array in out))
 
     cores = n_threads or usable_cores()
     step = max(LANES, min(_SETS, _NUMBERS // data.values.shape[1], -(-n_sets // cores)))
     some(0, min(n_sets, 1))  # compiles, before the threads start
     _share(some, n_sets, -(-step // LANES) * LANES, n_threads)
-    return rescaled(problem, first, out.fits())
+    return rescaled(problem, first, Fits.of_arrays([*out, np.empty((0, 0))]))
 
 
 def fly_on_cpu(
@@ -64,8 +64,8 @@ def fly_on_cpu(
 ) -> Fits:
     """Fly one swarm for each of the data sets from `first` to before `last`."""
     curve, data = problem.curve, problem.data
-    out = _Results(last - first, len(problem.lower), covariances)
-    spread = np.empty((last - first, len(problem.lower)))
+    n_sets, n = last - first, len(problem.lower)
+    out = (*_results(n_sets, n, covariances), np.empty((n_sets, n)))
     text = cpu_text(curve, data.axes)
     kernels = [Callback(generated(text, name), EVALUATE) for name in ("value", "evaluate")]
     shared = (
@@ -76,38 +76,20 @@ def fly_on_cpu(
 
     def some(a: int, b: int) -> None:
         block = np.ascontiguousarray(data.values[first + a : first + b], np.float64)
-        results = (*out.part(a, b), spread[a:b])
+        results = (array[a:b] for array in out)
         weights = np.empty((0, 0))
         fly(*kernels, block, weights, 0, -(-(b - a) // LANES), first + a, *shared, *results)
 
-    some(0, min(last - first, 1))  # compiles, before the threads start
-    _share(some, last - first, LANES, n_threads)
-    return out.fits(spread)
+    some(0, min(n_sets, 1))  # compiles, before the threads start
+    _share(some, n_sets, LANES, n_threads)
+    return Fits.of_arrays(out)
 
 
-class _Results:
-    """Arrays that the kernels of `lanes` fill."""
-
-    def __init__(self, n_sets: int, n: int, covariances: bool) -> None:
-        self.values, self.errors = np.empty((n_sets, n)), np.empty((n_sets, n))
-        self.numbers, self.flags = np.empty((n_sets, 4)), np.empty(n_sets, np.int64)
-        self.covariances = np.empty((n_sets, n * n)) if covariances else np.empty((0, 0))
-
-    def part(self, a: int, b: int) -> tuple[np.ndarray, ...]:
-        """Return those of some data sets, in the order in which the kernels take them."""
-        return (
-            self.values[a:b], self.errors[a:b], self.covariances[a:b], self.numbers[a:b],
-            self.flags[a:b],
-        )  # fmt: skip
-
-    def fits(self, spread: np.ndarray | None = None) -> Fits:
-        """Return the results as `Fits`."""
-        n_sets, n = self.values.shape
-        covariances = self.covariances.reshape(n_sets, n, n) if self.covariances.size else None
-        cost, counted, steps, squares = self.numbers.T
-        return Fits(
-            self.values, self.errors, cost, counted, steps, squares, self.flags, covariances, spread
-        )
+def _results(n_sets: int, n: int, covariances: bool) -> tuple[np.ndarray, ...]:
+    """Return arrays for n parameters of each data set, in the order of `lanes.fit`."""
+    squares = np.empty((n_sets, n * n)) if covariances else np.empty((0, 0))
+    flags = np.empty(n_sets, np.int64)
+    return np.empty((n_sets, n)), np.empty((n_sets, n)), squares, np.empty((n_sets, 4)), flags
 
 
 def _share(some: Callable[[int, int], None], n_sets: int, step: int, n_threads: int | None) -> None:

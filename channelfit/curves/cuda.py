@@ -74,8 +74,8 @@ class CudaFits:
 
     def fit(self, first: int, last: int) -> Fits:
         """Fit the data sets from `first` to before `last`."""
-        n_sets, n = last - first, len(self.problem.lower)
-        out = _Results.empty(n_sets, n, self.dtype, self.covariances, self.flight is not None)
+        n_sets = last - first
+        out = [np.empty(shape, kind) for shape, kind in self.shapes(n_sets)]
         with gpu.gpu_errors():
             lanes = self._ready(n_sets)
             for k, (a, b) in enumerate(edges(n_sets, lanes[0].size)):
@@ -84,7 +84,16 @@ class CudaFits:
                 lane.begin(self.problem.data, out, first, a, b)
             for lane in lanes:
                 lane.finish()
-        return rescaled(self.problem, first, out.fits())
+        return rescaled(self.problem, first, Fits.of_arrays(out))
+
+    def shapes(self, n_sets: int) -> list[tuple[tuple[int, ...], Any]]:
+        """Return shapes and types of the arrays of `Fits.of_arrays` for so many data sets."""
+        n, real = len(self.problem.lower), self.dtype
+        squares = (n_sets, n, n) if self.covariances else (n_sets, 0, 0)
+        return [
+            ((n_sets, n), real), ((n_sets, n), real), (squares, real), ((n_sets, 4), real),
+            ((n_sets,), np.int32), ((n_sets, 0 if self.flight is None else n), real),
+        ]  # fmt: skip
 
     def _ready(self, n_sets: int) -> list[_Lane]:
         """Return lanes for so many data sets; their buffers are kept, since pinning memory takes
@@ -165,50 +174,6 @@ class CudaFits:
         return module.kernel("spread"), weights, module.kernel(name)
 
 
-class _Results:
-    """Arrays of results on the host, as the kernels write them."""
-
-    def __init__(self, arrays: tuple[np.ndarray, ...]) -> None:
-        self.arrays = arrays
-
-    @classmethod
-    def empty(
-        cls, n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool, swarms: bool
-    ) -> _Results:
-        """Return arrays for so many data sets of n parameters."""
-        shapes = _shapes(n_sets, n, dtype, covariances, swarms)
-        return cls(tuple(np.empty(shape, kind) for shape, kind in shapes))
-
-    def fits(self) -> Fits:
-        """Return the results as `Fits`."""
-        values, errors, covariances, numbers, flags, spread = self.arrays
-        cost, counted, steps, squares = numbers.T
-        return Fits(
-            values,
-            errors,
-            cost,
-            counted,
-            steps,
-            squares,
-            flags,
-            covariances if covariances.size else None,
-            spread if spread.size else None,
-        )
-
-
-def _shapes(
-    n_sets: int, n: int, dtype: np.dtype[Any], covariances: bool, swarms: bool
-) -> list[tuple[tuple[int, ...], Any]]:
-    """Return shapes and types of values, errors, covariances, numbers, flags, and of swarms'
-    spreads.
-    """
-    squares = (n_sets, n, n) if covariances else (n_sets, 0, 0)
-    return [
-        ((n_sets, n), dtype), ((n_sets, n), dtype), (squares, dtype), ((n_sets, 4), dtype),
-        ((n_sets,), np.int32), ((n_sets, n if swarms else 0), dtype),
-    ]  # fmt: skip
-
-
 class _Lane:
     """A stream with its buffers: pinned ones on the host, and those on the device."""
 
@@ -224,14 +189,15 @@ class _Lane:
             self.host_w = _pinned(cp, (chunk, n_points), fits.dtype)
             self.raw_w = cp.empty((chunk, n_points), fits.dtype)
             self.w = cp.empty((n_points, chunk), fits.dtype)
-        n, swarms = len(fits.problem.lower), fits.flight is not None
-        shapes = _shapes(chunk, n, fits.dtype, fits.covariances, swarms)
+        shapes = fits.shapes(chunk)
         self.host = [_pinned(cp, shape, dtype) for shape, dtype in shapes]
         self.device = [cp.empty(shape, dtype) for shape, dtype in shapes]
         self.on_device = tuple(a if a.size else gpu.NULL for a in self.device)
-        self.where: tuple[_Results, int, int] | None = None
+        self.where: tuple[list[np.ndarray], int, int] | None = None
 
-    def begin(self, data: DataSets, out: _Results, before: int, first: int, last: int) -> None:
+    def begin(
+        self, data: DataSets, out: list[np.ndarray], before: int, first: int, last: int
+    ) -> None:
         """Begin to send data sets, to fit them and to fetch the results; do not wait.
 
         before: data sets before those of `out`, whose rows `first` to before `last` these are.
@@ -256,7 +222,7 @@ class _Lane:
             return
         self.stream.synchronize()
         out, first, last = self.where
-        for host, array in zip(self.host, out.arrays, strict=True):
+        for host, array in zip(self.host, out, strict=True):
             array[first:last] = host[: last - first]
         self.where = None
 
@@ -286,20 +252,14 @@ def _team() -> Team:
 class Gpus:
     """Fits of one problem on all GPUs of this machine, each of which takes its share of a piece.
 
-    Arguments: as of `CudaFits`.
+    Arguments:
+        make: makes the fits of one GPU, the current one.
     """
 
-    def __init__(
-        self,
-        problem: CurveProblem,
-        dtype: str,
-        covariances: bool = False,
-        flight: Flight | None = None,
-    ) -> None:
-        self.xp = gpu.cupy()
+    def __init__(self, make: Callable[[], CudaFits]) -> None:
+        self.xp, self._make = gpu.cupy(), make
         with gpu.gpu_errors():
             self._n = int(self.xp.cuda.runtime.getDeviceCount())
-        self._make: Callable[[], CudaFits] = lambda: CudaFits(problem, dtype, covariances, flight)
         self._one: dict[int, CudaFits] = {}
 
     def fit(self, first: int, last: int) -> Fits:
@@ -310,12 +270,7 @@ class Gpus:
         ends = np.linspace(first, last, self._n + 1).astype(int).tolist()
         with ThreadPoolExecutor(self._n) as threads:
             parts = list(threads.map(self._on_device, range(self._n), ends[:-1], ends[1:]))
-
-        def joined(name: str) -> np.ndarray | None:
-            found = [getattr(part, name) for part in parts]
-            return None if found[0] is None else np.concatenate(found)
-
-        return Fits(*(joined(name) for name in vars(parts[0])))  # type: ignore[arg-type]
+        return Fits.joined(parts)
 
     def _on_device(self, k: int, first: int, last: int) -> Fits:
         with self.xp.cuda.Device(k):
@@ -325,15 +280,3 @@ class Gpus:
         if k not in self._one:
             self._one[k] = self._make()
         return self._one[k]
-
-
-def fit_on_gpu(
-    problem: CurveProblem,
-    first: int,
-    last: int,
-    dtype: str = "float64",
-    covariances: bool = False,
-    flight: Flight | None = None,
-) -> Fits:
-    """Fit the data sets from `first` to before `last` on all GPUs."""
-    return Gpus(problem, dtype, covariances, flight).fit(first, last)

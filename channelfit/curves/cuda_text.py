@@ -7,18 +7,7 @@ threads read neighboring numbers. The Gauss-Newton Hessian is inverted in float6
 
 from __future__ import annotations
 
-from channelfit.curves.flags import (
-    AT_BOUND,
-    CONSTANT,
-    DISORDERED,
-    MISSING,
-    NEGATIVE,
-    NOT_CONVERGED,
-    NOT_FINITE,
-    TOO_FEW,
-    UNDETERMINED,
-    UNSETTLED,
-)
+from channelfit.curves import flags
 from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.lanes import MORE_STARTS, MOST_NEAR, NEAR
 from channelfit.scoring.machine.cuda_printer import CUDA_HEAD, Card, cuda_function
@@ -27,16 +16,7 @@ from channelfit.scoring.machine.kernel_text import source_of
 #: Rows of the scan that are multiplied with the data at once.
 ROWS = 16
 _CONSTANTS = {
-    "AT_BOUND": AT_BOUND,
-    "UNDETERMINED": UNDETERMINED,
-    "NOT_CONVERGED": NOT_CONVERGED,
-    "TOO_FEW": TOO_FEW,
-    "CONSTANT": CONSTANT,
-    "NOT_FINITE": NOT_FINITE,
-    "NEGATIVE": NEGATIVE,
-    "MISSING": MISSING,
-    "DISORDERED": DISORDERED,
-    "UNSETTLED": UNSETTLED,
+    **{name: bit for name, bit in vars(flags).items() if name.isupper()},
     "ROWS": ROWS,
     "MORE_STARTS": MORE_STARTS,
     "MOST_NEAR": MOST_NEAR,

@@ -78,13 +78,16 @@ class CurveTasks:
         return _identity(self.curve, self.groups, self.settings)
 
     def __getstate__(self) -> dict[str, Any]:
-        groups = [_unmapped(group) for group in self.groups]
+        groups = [_with_arrays(group, _place_of) for group in self.groups]
         state = {**self.__dict__, "groups": groups, "_fit": None, "_problems": {}}
         state.pop("identity", None)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__ |= {**state, "groups": [_mapped_again(group) for group in state["groups"]]}
+        self.__dict__ |= {
+            **state,
+            "groups": [_with_arrays(group, _array_at) for group in state["groups"]],
+        }
 
     @property
     def keys(self) -> list[Key]:
@@ -199,12 +202,7 @@ def fit_curve(
     for key, arrays in task_results(tasks, tasks.keys, executor):
         pieces.append(tasks.piece(key, arrays).fits)
         on_done(len(pieces[-1].cost))
-
-    def joined(name: str) -> np.ndarray | None:
-        parts = [getattr(piece, name) for piece in pieces]
-        return None if parts[0] is None else np.concatenate(parts)
-
-    return Fits(*(joined(name) for name in vars(pieces[0])))  # type: ignore[arg-type]
+    return Fits.joined(pieces)
 
 
 class CurveFitStore(ResultStore):
@@ -246,19 +244,11 @@ class _Mapped:
     offset: int
 
 
-def _unmapped(group: DataSets) -> DataSets:
-    return _with_arrays(group, _place_of)
-
-
 def _place_of(array: Any) -> Any:
     file = getattr(array, "filename", None)
     if file is None or not isinstance(array, np.memmap) or not array.flags.c_contiguous:
         return array
     return _Mapped(str(Path(file).absolute()), array.dtype.str, array.shape, array.offset)
-
-
-def _mapped_again(group: DataSets) -> DataSets:
-    return _with_arrays(group, _array_at)
 
 
 def _array_at(where: Any) -> Any:

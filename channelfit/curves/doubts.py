@@ -6,19 +6,8 @@ import math
 
 import numpy as np
 
-from channelfit.curves.fitting import FAILED, CurveProblem, Fits, edges
-from channelfit.curves.flags import (
-    AT_BOUND,
-    CONSTANT,
-    DISORDERED,
-    MISSING,
-    NEGATIVE,
-    NOT_CONVERGED,
-    NOT_FINITE,
-    TOO_FEW,
-    UNDETERMINED,
-    UNSETTLED,
-)
+from channelfit.curves import flags
+from channelfit.curves.fitting import CurveProblem, Fits, edges
 from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.weights import costs_of_points, sigma_of
 from channelfit.reading.errors import InputError
@@ -37,13 +26,13 @@ LEVEL = 0.95
 #: Points that are looked at together, and data sets of which: those whose least count is below.
 _AT_ONCE, _FEW_COUNTS = 1_000_000, 10
 _REASONS = (
-    (CONSTANT, "all points are equal"),
-    (NEGATIVE, "a count is below zero"),
-    (NOT_FINITE, "the curve is not finite where the descent would begin"),
-    (NOT_CONVERGED, "the descent did not come to rest"),
-    (UNSETTLED, "the search ended farther from the minimum than noise moves it"),
-    (UNDETERMINED, "the data do not determine all parameters"),
-    (DISORDERED, "parameters are not in their order"),
+    (flags.CONSTANT, "all points are equal"),
+    (flags.NEGATIVE, "a count is below zero"),
+    (flags.NOT_FINITE, "the curve is not finite where the descent would begin"),
+    (flags.NOT_CONVERGED, "the descent did not come to rest"),
+    (flags.UNSETTLED, "the search ended farther from the minimum than noise moves it"),
+    (flags.UNDETERMINED, "the data do not determine all parameters"),
+    (flags.DISORDERED, "parameters are not in their order"),
 )
 
 
@@ -144,28 +133,27 @@ def reasons_of(problem: CurveProblem, fits: Fits, first: int = 0) -> list[tuple[
     doubts = _doubts(problem, fits, first)
     doubtful = np.any([where for where, _ in doubts], axis=0).tolist()
     found: list[tuple[str, str]] = []
-    flags = fits.flags.tolist()
-    for s, flag in enumerate(flags):
-        if problem.impossible and not flag & TOO_FEW:
+    for s, flag in enumerate(fits.flags.tolist()):
+        if problem.impossible and not flag & flags.TOO_FEW:
             found.append(("failed", problem.impossible))
             continue
         if not flag and not doubtful[s]:
             found.append(("ok", ""))
             continue
-        if flag & FAILED:
-            flag &= FAILED
+        if flag & flags.FAILED:
+            flag &= flags.FAILED
         words = [reason for bit, reason in _REASONS if flag & bit]
-        if flag & AT_BOUND:
+        if flag & flags.AT_BOUND:
             words += _bounds_met(problem, fits.values[s])
-        if not flag & FAILED:
+        if not flag & flags.FAILED:
             words += [reason for where, reason in doubts if where[s]]
-        if flag & TOO_FEW:
+        if flag & flags.TOO_FEW:
             counted = int(fits.counted[s])
             words.append(f"{counted} points for {len(problem.lower)} parameters")
-        elif flag & MISSING:
+        elif flag & flags.MISSING:
             left_out = n_points - int(fits.counted[s])
             words.append(f"{left_out} of {n_points} points are not numbers and were left out")
-        found.append(("failed" if flag & FAILED else "check", "; ".join(words)))
+        found.append(("failed" if flag & flags.FAILED else "check", "; ".join(words)))
     return found
 
 
@@ -262,7 +250,7 @@ def check_costs(problem: CurveProblem, fits: Fits, first: int, rounding: float) 
             apart = np.abs(cost - fits.cost[a:b]) > 1e3 * rounding * cost + rounding * size
             if poisson:
                 apart &= (f >= LEAST_COUNT).all(axis=1, where=seen)
-        wrong = apart & (fits.flags[a:b] & FAILED == 0) | (seen.sum(1) != fits.counted[a:b])
+        wrong = apart & (fits.flags[a:b] & flags.FAILED == 0) | (seen.sum(1) != fits.counted[a:b])
         if wrong.any():
             k = first + a + int(wrong.argmax()) + 1
             raise InputError(f"{DAMAGED}: the cost of data set {k:,} is not that of its values")

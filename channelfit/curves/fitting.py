@@ -6,23 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
 from channelfit.curves.curve import Curve
-from channelfit.curves.flags import (
-    CONSTANT,
-    NEGATIVE,
-    NOT_CONVERGED,
-    NOT_FINITE,
-    TOO_FEW,
-)
+from channelfit.curves.flags import NOT_FINITE, TOO_FEW
 from channelfit.curves.starts import Scan, make_scan
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 
-#: Flags that say that there is no result at all, and those that ask for a look.
-FAILED = NOT_CONVERGED | TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE
 MOST_STEPS = 200
 TOLERANCE = {"float64": 1e-10, "float32": 1e-6}
 #: Data sets of a group that are looked at before the work.
@@ -104,6 +97,26 @@ class Fits:
     covariances: np.ndarray | None = None
     spread: np.ndarray | None = None
     simpler: np.ndarray | None = None
+
+    @classmethod
+    def of_arrays(cls, arrays: Sequence[np.ndarray]) -> Fits:
+        """Return the fits in arrays that kernels have filled; see `lanes.fit`.
+
+        Arguments:
+            arrays: values, errors, covariances, numbers, flags and spread; empty ones were not
+                requested.
+        """
+        values, errors, covariances, numbers, flags, spread = arrays
+        n_sets, n = values.shape
+        squares = covariances.reshape(n_sets, n, n) if covariances.size else None
+        return cls(values, errors, *numbers.T, flags, squares, spread if spread.size else None)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Fits]) -> Fits:
+        """Return the fits of several parts, one after the other."""
+        every = zip(*(vars(part).values() for part in parts), strict=True)
+        found: list[Any] = [None if own[0] is None else np.concatenate(own) for own in every]
+        return cls(*found)
 
 
 @dataclass(frozen=True)

@@ -22,3 +22,5 @@ MISSING = 128
 DISORDERED = 256
 #: The search ended farther from the minimum than noise moves it, which only a swarm does.
 UNSETTLED = 512
+#: Any of those without a result.
+FAILED = NOT_CONVERGED | TOO_FEW | CONSTANT | NOT_FINITE | NEGATIVE

@@ -30,6 +30,7 @@ from channelfit.scoring.machine.kernel_text import Type
 from channelfit.scoring.machine.machine_code import kernel
 
 Array = np.ndarray
+#: Data sets side by side on a processor.
 LANES = 8
 #: Rows of the scan that are multiplied with the data at once.
 ROWS = 8

@@ -27,13 +27,11 @@ from functools import cache
 import sympy
 
 from channelfit.curves.curve import Curve
-from channelfit.curves.lanes import COUNTS, N_ROBUST, ROBUST, SQUARES
+from channelfit.curves.lanes import COUNTS, LANES, N_ROBUST, ROBUST, SQUARES
 from channelfit.curves.stages import Staged, staged
 from channelfit.scoring.kernels.printer import PYTHON, Dialect, ScalarPrinter, harmless
 from channelfit.scoring.kernels.writers import Writer
 
-#: Data sets side by side on a processor.
-LANES = 8
 _FUNCTIONS = ("exp", "log", "sqrt", "tanh", "exprel", "exprel_slope")
 _KERNEL = Dialect(
     {name: name for name in _FUNCTIONS} | {"Abs": "abs"},

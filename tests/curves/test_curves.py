@@ -22,7 +22,8 @@ from channelfit.curves.curve_tasks import CurveTasks
 from channelfit.curves.doubts import reasons_of
 from channelfit.curves.fitting import CurveProblem, DataSets, Flight
 from channelfit.curves.lane_math import poissonCost, poissonPull
-from channelfit.curves.source import LANES, cpu_text, n_sums
+from channelfit.curves.lanes import LANES
+from channelfit.curves.source import cpu_text, n_sums
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.search.philox import philox, uniform
 from support.curve_sets import DEFINED, ONE_INPUT, images, noisy, on_cpu, points, twins

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +29,13 @@ from support.truths import slow_but
 @pytest.fixture(autouse=True)
 def host_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+
+
+def fit_on_gpu(
+    problem: CurveProblem, first: int, last: int, dtype: str = "float64", **settings: Any
+) -> Fits:
+    """Fits of data sets on all GPUs."""
+    return cuda.Gpus(partial(cuda.CudaFits, problem, dtype, **settings)).fit(first, last)
 
 
 def same(one: Fits, other: Fits, rtol: float) -> None:
@@ -59,7 +68,7 @@ def test_both_backends_find_the_same(name: str, likelihood: str) -> None:
         data = replace(data, values=counts.astype(float))
     problem = CurveProblem.of(curve, data)
     ours = fit_on_cpu(problem, 0, 6, covariances=True)
-    found = cuda.fit_on_gpu(problem, 0, 6, covariances=True)
+    found = fit_on_gpu(problem, 0, 6, covariances=True)
     same(found, ours, 1e-6)
     assert found.covariances is not None
     np.testing.assert_allclose(found.covariances, ours.covariances, rtol=1e-3, atol=1e-12)
@@ -76,7 +85,7 @@ def test_weights_and_losses(loss: str, dtype: str, monkeypatch: pytest.MonkeyPat
     values[3, 5] = np.nan
     problem = CurveProblem.of(curve.fitted_by(loss=loss), replace(data, values=values, sigma=sigma))
     ours = fit_on_cpu(problem, 2, 200)
-    found = cuda.fit_on_gpu(problem, 2, 200, dtype)
+    found = fit_on_gpu(problem, 2, 200, dtype)
     same(found, ours, 1e-6 if dtype == "float64" else 1e-3)
 
 
@@ -88,7 +97,7 @@ def test_images_in_chunks(dtype: str, raw: type, monkeypatch: pytest.MonkeyPatch
     _, data = images(500, seed=7)
     problem = CurveProblem.of(curve, replace(data, values=data.values.astype(raw)))
     ours = fit_on_cpu(problem, 0, 500)
-    found = cuda.fit_on_gpu(problem, 3, 490, dtype)
+    found = fit_on_gpu(problem, 3, 490, dtype)
     part = Fits(*(None if a is None else a[3:490] for a in vars(ours).values()))  # type: ignore[arg-type]
     same(found, part, 1e-6 if dtype == "float64" else 1e-3)
 
@@ -104,13 +113,13 @@ def test_nasty_data_are_flagged_alike() -> None:
     values[5] = np.where(np.arange(15) > 6, 1.0, 0.0)
     values[6] = -values[6]
     problem = CurveProblem.of(curve, replace(data, values=values))
-    ours, found = fit_on_cpu(problem, 0, 8), cuda.fit_on_gpu(problem, 0, 8)
+    ours, found = fit_on_cpu(problem, 0, 8), fit_on_gpu(problem, 0, 8)
     np.testing.assert_array_equal(found.flags, ours.flags)
     assert reasons_of(problem, found) == reasons_of(problem, ours)
     np.testing.assert_allclose(found.values[[0, 4, 6, 7]], ours.values[[0, 4, 6, 7]], rtol=1e-6)
     counts = replace(curve, likelihood="poisson")
     problem = CurveProblem.of(counts, replace(data, values=values))
-    assert cuda.fit_on_gpu(problem, 6, 7).flags[0] & bits.NEGATIVE
+    assert fit_on_gpu(problem, 6, 7).flags[0] & bits.NEGATIVE
 
 
 def test_doubtful_fits_are_flagged_alike() -> None:
@@ -119,16 +128,16 @@ def test_doubtful_fits_are_flagged_alike() -> None:
     t = np.linspace(0, 100, 200)
     z = np.exp(-t / 10) + np.random.default_rng(2).normal(0, 0.02, (24, 200))
     problem = CurveProblem.of(curve, points(curve, t, z))
-    ours, found = fit_on_cpu(problem, 0, 24), cuda.fit_on_gpu(problem, 0, 24)
+    ours, found = fit_on_cpu(problem, 0, 24), fit_on_gpu(problem, 0, 24)
     assert (ours.flags & bits.UNDETERMINED).any()
     assert np.mean(found.flags == ours.flags) > 0.8  # what is not determined may end elsewhere
     curve, data = noisy("gaussian", 6)
     problem = CurveProblem.of(curve, replace(data, values=data.values + 1e9))
-    ours, found = fit_on_cpu(problem, 0, 6), cuda.fit_on_gpu(problem, 0, 6)
+    ours, found = fit_on_cpu(problem, 0, 6), fit_on_gpu(problem, 0, 6)
     np.testing.assert_allclose(found.squares, ours.squares, rtol=1e-6)
     assert not found.flags.any()
     flight = Flight(particles=24, iterations=1, seed=5)
-    ours, found = fly_on_cpu(problem, 0, 6, flight), cuda.fit_on_gpu(problem, 0, 6, flight=flight)
+    ours, found = fly_on_cpu(problem, 0, 6, flight), fit_on_gpu(problem, 0, 6, flight=flight)
     assert (ours.flags & bits.UNSETTLED).all()
     np.testing.assert_array_equal(found.flags, ours.flags)
 
@@ -145,10 +154,10 @@ def test_an_offset_in_the_scan_and_several_starts() -> None:
     truth = np.array([[4.0, 0.3], [0.5, -0.2]])
     z = curve.values({"t": t[None]}, truth.T[:, :, None])
     problem = CurveProblem.of(curve, points(curve, t, z))
-    np.testing.assert_allclose(cuda.fit_on_gpu(problem, 0, 2).values, truth, rtol=1e-6)
+    np.testing.assert_allclose(fit_on_gpu(problem, 0, 2).values, truth, rtol=1e-6)
     z += np.random.default_rng(1).normal(0, 0.01, z.shape)
     problem = CurveProblem.of(curve, points(curve, t, z))
-    ours, found = fit_on_cpu(problem, 0, 2), cuda.fit_on_gpu(problem, 0, 2)
+    ours, found = fit_on_cpu(problem, 0, 2), fit_on_gpu(problem, 0, 2)
     same(found, ours, 1e-6)
     assert (found.steps == ours.steps).all()
 
@@ -156,7 +165,7 @@ def test_an_offset_in_the_scan_and_several_starts() -> None:
 def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     curve, data = noisy("exponential", 300)
     problem = CurveProblem.of(curve, data)
-    one = cuda.Gpus(problem, "float64").fit(0, 300)
+    one = fit_on_gpu(problem, 0, 300)
     cp = HostCupy()
     used = []
 
@@ -168,7 +177,7 @@ def test_several_gpus_share_the_data_sets(monkeypatch: pytest.MonkeyPatch) -> No
     cp.cuda.Device = device
     cp.cuda.runtime.getDeviceCount = lambda: 3
     monkeypatch.setitem(sys.modules, "cupy", cp)
-    three = cuda.Gpus(problem, "float64").fit(0, 300)
+    three = fit_on_gpu(problem, 0, 300)
     assert set(used) == {0, 1, 2}
     assert one.values.tobytes() == three.values.tobytes()
     assert one.flags.tolist() == three.flags.tolist()
@@ -180,13 +189,13 @@ def test_swarms_fly_alike_on_both_backends(monkeypatch: pytest.MonkeyPatch) -> N
     problem = CurveProblem.of(curve, data)
     flight = Flight(particles=24, iterations=6, seed=5)
     ours = fly_on_cpu(problem, 0, 140, flight, covariances=True)
-    found = cuda.fit_on_gpu(problem, 0, 140, covariances=True, flight=flight)
+    found = fit_on_gpu(problem, 0, 140, covariances=True, flight=flight)
     np.testing.assert_allclose(found.values, ours.values, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found.cost, ours.cost, rtol=1e-9)
     np.testing.assert_array_equal(found.flags, ours.flags)
     assert found.spread is not None
     np.testing.assert_allclose(found.spread, ours.spread, rtol=1e-6, atol=1e-12)
-    later = cuda.fit_on_gpu(problem, 130, 140, flight=flight)
+    later = fit_on_gpu(problem, 130, 140, flight=flight)
     np.testing.assert_array_equal(later.values, found.values[130:])
 
 
