@@ -108,8 +108,10 @@ class Fits:
         """
         values, errors, covariances, numbers, flags, spread = arrays
         n_sets, n = values.shape
-        squares = covariances.reshape(n_sets, n, n) if covariances.size else None
-        return cls(values, errors, *numbers.T, flags, squares, spread if spread.size else None)
+        matrices = covariances.reshape(n_sets, n, n) if covariances.size else None
+        spreads = spread if spread.size else None
+        cost, counted, steps, squares = numbers.T
+        return cls(values, errors, cost, counted, steps, squares, flags, matrices, spreads)
 
     @classmethod
     def joined(cls, parts: Sequence[Fits]) -> Fits:
