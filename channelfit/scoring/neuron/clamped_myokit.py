@@ -21,6 +21,7 @@ from scipy.optimize import root
 
 from channelfit.model.imports.myokit_model import load, voltage_of
 from channelfit.reading.errors import InputError
+from channelfit.scoring.neuron.held import steady_state
 
 Array = npt.NDArray[np.float64]
 #: How far derivatives may be from linear, relative to the largest of them.
@@ -262,29 +263,4 @@ _RADAU = _radau()
 
 def _steady(whole: Array) -> Array:
     """Return the states (n_states + 1,) that do not change; a sum that never changes is 1."""
-    matrix, constant = whole[:-1, :-1], whole[:-1, -1]
-    if not len(matrix):
-        return np.ones(1)
-    scale = np.abs(matrix).max(axis=1, keepdims=True)
-    rows, right = matrix / scale, -constant / scale[:, 0]
-    for left in _conserved(matrix):
-        rows, right = np.vstack([rows, left]), np.append(right, 1.0)
-    return np.append(np.linalg.lstsq(rows, right, rcond=None)[0], 1.0)
-
-
-def _conserved(matrix: Array) -> list[Array]:
-    """Return 1 for states of constant sum, one row for each such sum."""
-    n = len(matrix)
-    scale = max(np.abs(matrix).max(), 1e-30)
-    group = {k: {k} for k in range(n)}
-    for k, row in enumerate(matrix):
-        for other in np.flatnonzero(np.abs(row) > 0).tolist():
-            merged = group[k] | group[other]
-            for member in merged:
-                group[member] = merged
-    found = []
-    for k, members in group.items():
-        row = np.array([float(j in members) for j in range(n)])
-        if k == min(members) and len(members) > 1 and np.abs(row @ matrix).max() < 1e-12 * scale:
-            found.append(row)
-    return found
+    return np.append(steady_state(whole[:-1, :-1], whole[:-1, -1]), 1.0)

@@ -163,7 +163,7 @@ class _Place:
         out = np.full((len(job["sweeps"]), job["samples"]), np.nan)
         for sweep, row in zip(range(len(out)), out, strict=True):
             last = job["ranges"][sweep][-1][1]
-            voltages = {float(v) for _, _, v in job["sweeps"][sweep]} | {float(job["holding"])}
+            voltages = {float(v) for _, _, v, _ in job["sweeps"][sweep]} | {float(job["holding"])}
             faults = {v for v in voltages if any(abs(v - f) < 1e-9 for f in job["faults"])}
             self._begin(exact)
             self._sweep(sweep, row)
@@ -187,7 +187,8 @@ class _Place:
     def _sweep(self, sweep: int, row: Array, beside: float = 0.0) -> None:
         h, period = self.h, self.job["sampling"]
         ranges = self.job["ranges"][sweep]
-        for (start, end, v), (first, last) in zip(self.job["sweeps"][sweep], ranges, strict=True):
+        segments = zip(self.job["sweeps"][sweep], ranges, strict=True)
+        for (start, end, v, _), (first, last) in segments:
             # NEURON's clock starts anew, so that the first steps are not lost beside a late t
             h.t, self.place.v = 0.0, v + beside
             if self.whole["stepped"]:  # what the current has of the voltage follows with a step
@@ -239,7 +240,7 @@ class _Exact:
         for sweep, row in zip(range(len(out)), out, strict=True):
             now = np.append(self.start(job["holding"]), 1.0)
             pieces = zip(job["sweeps"][sweep], job["ranges"][sweep], strict=True)
-            for (start, end, v), (first, last) in pieces:
+            for (start, end, v, _), (first, last) in pieces:
                 t = start
                 for k in range(first, last + 1):
                     later = k * job["sampling"] if k < last else end
@@ -264,10 +265,10 @@ class _Exact:
         """
         matrix, constant = self._linear(v)
         if self.place.whole["settle"]:
-            return _steady(matrix, constant)
+            return steady_state(matrix, constant)
         own = self._at(v, self._initial)
         steady = self.place.whole["steady"]
-        return np.where(self._named(steady), _steady(matrix, constant), own) if steady else own
+        return np.where(self._named(steady), steady_state(matrix, constant), own) if steady else own
 
     def _named(self, states: list[str]) -> npt.NDArray[np.bool_]:
         """Return which of NEURON's states have one of these names."""
@@ -342,9 +343,11 @@ def _augmented(matrix: Array, constant: Array) -> Array:
     return whole
 
 
-def _steady(matrix: Array, constant: Array) -> Array:
+def steady_state(matrix: Array, constant: Array) -> Array:
     """Return the states (n_states,) that do not change; states of constant sum add up to 1."""
     n = len(matrix)
+    if not n:
+        return np.zeros(0)
     scale = np.maximum(np.abs(matrix).max(axis=1, initial=0.0), 1e-300)
     rows, right = [matrix / scale[:, None]], [-constant / scale]
     for members in _linked(matrix):

@@ -396,15 +396,44 @@ def _job(
         "table": table,
         "ions": ions,
         "faults": [fault.voltage for fault in mechanism.found.faults],
+        **plain_protocol(protocol),
+    }
+
+
+def plain_protocol(protocol: Protocol) -> dict[str, Any]:
+    """Return steps and ramps as plain data: each segment with its voltages at both ends."""
+    return {
         "holding": protocol.holding_mV,
         "sampling": protocol.sampling_ms,
         "sweeps": [
-            [[s.start_ms, s.end_ms, float(s.voltage(np.array(s.start_ms)))] for s in sweep]
+            [
+                [s.start_ms, s.end_ms, *s.voltage(np.array([s.start_ms, s.end_ms])).tolist()]
+                for s in sweep
+            ]
             for sweep in protocol.sweeps
         ],
         "ranges": [list(map(list, protocol.sample_ranges(k))) for k in range(protocol.n_sweeps)],
         "samples": protocol.n_times_max,
     }
+
+
+def computed_in_process(
+    reader: str, job: Mapping[str, Any], kind: str, folder: Path
+) -> dict[str, Any]:
+    """Return the results of a job, computed in another process.
+
+    Arguments:
+        reader: the function that computes it there, as MODULE:FUNCTION.
+        job: its argument, plain data.
+        kind: the kind of file that is read, for messages.
+        folder: for the file that holds the job.
+    """
+    path = folder / "job.json"
+    path.write_text(json.dumps(job), encoding="utf-8")
+    try:
+        return dict(read_in_process(reader, path, kind, _SECONDS))
+    except InputError as error:
+        raise InputError(error.message) from None
 
 
 def _ion(given: ImportedParameter) -> str:
@@ -427,12 +456,7 @@ def _theirs(mechanism: Mechanism, jobs: list[Any], folder: Path) -> list[dict[st
         "stepped": mechanism.found.stepped,
         "jobs": jobs,
     }
-    path = folder / "job.json"
-    path.write_text(json.dumps(whole), encoding="utf-8")
-    try:
-        found = read_in_process(_HELD, path, "a mechanism", _SECONDS)
-    except InputError as error:
-        raise InputError(error.message) from None
+    found = computed_in_process(_HELD, whole, "a mechanism", folder)
     rows: list[dict[str, Array | str]] = [{} for _ in jobs]
     for key, value in found.items():
         what, _, k = key.partition(" ")

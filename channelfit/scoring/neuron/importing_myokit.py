@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -20,11 +19,18 @@ from channelfit.model.imports.trial import jumps
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.errors import InputError
-from channelfit.reading.second_process import read_in_process
-from channelfit.scoring.neuron.importing import TOLERANCE, Proof, Simulate, apart, step_families
+from channelfit.scoring.neuron.importing import (
+    TOLERANCE,
+    Proof,
+    Simulate,
+    apart,
+    computed_in_process,
+    plain_protocol,
+    step_families,
+)
 
 Array = npt.NDArray[np.float64]
-_SECONDS = 300.0
+_CLAMPED = "channelfit.scoring.neuron.clamped_myokit:simulated"
 _TRUTH = "the file's own expressions, evaluated by Myokit"
 #: mV on both sides of a jump; mV by which ramps lie beside round voltages.
 _ACROSS, _BESIDE = 1e-5, 0.0371
@@ -162,31 +168,8 @@ def _theirs(model: MyokitModel, protocols: Collection[Protocol]) -> dict[str, Ar
         "current": model.current,
         "states": list(model.states),
         "still": list(model.still),
-        "protocols": [_plain(protocol) for protocol in protocols],
+        "protocols": [plain_protocol(protocol) for protocol in protocols],
     }
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "job.json"
-        path.write_text(json.dumps(job), encoding="utf-8")
-        reader = "channelfit.scoring.neuron.clamped_myokit:simulated"
-        try:
-            found = read_in_process(reader, path, "a model", _SECONDS)
-        except InputError as error:
-            raise InputError(error.message) from None
+        found = computed_in_process(_CLAMPED, job, "a model", Path(folder))
     return {key: np.asarray(value, dtype=float) for key, value in found.items()}
-
-
-def _plain(protocol: Protocol) -> dict[str, Any]:
-    """Return steps and ramps as plain data: each segment with its voltages at both ends."""
-    return {
-        "holding": protocol.holding_mV,
-        "sampling": protocol.sampling_ms,
-        "sweeps": [
-            [
-                [s.start_ms, s.end_ms, *s.voltage(np.array([s.start_ms, s.end_ms])).tolist()]
-                for s in sweep
-            ]
-            for sweep in protocol.sweeps
-        ],
-        "ranges": [list(map(list, protocol.sample_ranges(k))) for k in range(protocol.n_sweeps)],
-        "samples": protocol.n_times_max,
-    }
