@@ -37,7 +37,7 @@ from channelfit.reading.errors import InputError
 AREA = 1000.0
 #: S/cm2, uS: a largest conductance that the file leaves at 0.
 _CONDUCTANCE = 1e-3
-#: The name of the factor of a current whose file has no names for its numbers.
+#: The name of the factor of a current that has numbers without names in its file.
 _SCALE = "scale"
 #: Units of a file that a model file knows under another name.
 _UNITS = {

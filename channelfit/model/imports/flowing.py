@@ -65,7 +65,7 @@ class CurrentProduct:
 
     @property
     def always_open(self) -> bool:
-        """Whether no gate and no scheme opens or closes the current."""
+        """True where no gate and no scheme opens or closes the current."""
         return not self.gates and self.scheme is None
 
 

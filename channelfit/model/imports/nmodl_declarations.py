@@ -38,7 +38,7 @@ _CONSTANTS = {
 _PREFIXES = {"": 1.0, "kilo": 1e3, "milli": 1e-3, "micro": 1e-6, "nano": 1e-9, "mega": 1e6}
 _NAMES = ("coulombs", "coulomb", "coul", "joules", "joule", "1", "")
 _IN_UNIT = re.compile(r"\s*([\d.]+(?:[eE][+-]?\d+)?(?=\s))?\s*([a-z]*|1)(/deg[CK]|/K|/degree)?\s*")
-#: Blocks whose contents are looked at, and those that say nothing about a channel.
+#: Blocks that are read, and those that say nothing about a channel.
 _SOLVABLE = ("DerivativeBlock", "KineticBlock", "LinearBlock", "ProcedureBlock")
 #: Elements of an array, and rows of a TABLE.
 _LONGEST_ARRAY, _LONGEST_TABLE = 64, 100_000

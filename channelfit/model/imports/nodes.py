@@ -87,12 +87,12 @@ class Node:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is one number."""
+        """True for one number."""
         return self.op == "number"
 
     @property
     def is_atom(self) -> bool:
-        """Whether it is a number or a name."""
+        """True for a number or a name."""
         return self.op in ("number", "name")
 
     @property

@@ -98,7 +98,7 @@ def quantity(value: float, digits: int = 5) -> str:
     return power if mantissa == "1" else rf"{mantissa} \times {power}"
 
 
-class _MathPrinter(LatexPrinter):  # type: ignore[misc]
+class _LatexMath(LatexPrinter):  # type: ignore[misc]
     """Prints SymPy expressions as formulas."""
 
     def __init__(self) -> None:
@@ -151,7 +151,7 @@ class _Document:
     def __init__(self, subject: Subject, name: str | None) -> None:
         self.subject, self.channel = subject, subject.channel
         self.title = name or subject.channel.name
-        self.printer = _MathPrinter()
+        self.printer = _LatexMath()
 
     def text(self) -> str:
         rows = [*self._currents(), *self._openings(), *self._definitions()]

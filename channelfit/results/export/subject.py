@@ -36,7 +36,7 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class CellMembrane:
-    """The membrane whose channels a conductance in nS counts.
+    """The membrane to which a conductance in nS belongs.
 
     Attributes:
         area_um2: its area.
@@ -106,7 +106,7 @@ class Subject:
 
     @property
     def warm(self) -> bool:
-        """Whether an expression depends on the temperature."""
+        """True where an expression depends on the temperature."""
         return CELSIUS in self.channel.parameter_names
 
     @property
@@ -193,7 +193,7 @@ def read_subject(path: Path, overrides: Sequence[str] = (), cell: str | None = N
     Arguments:
         path: the folder or file.
         overrides: ``dotted.key=value`` each.
-        cell: the cell whose own values are taken.
+        cell: the cell of which the values are taken.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -218,7 +218,7 @@ def subject_of(
         document: with the fit section under `fit`, if there is one.
         file: from which the paths in the fit section start; model_file: the model's.
         summary: what a run has written into ``summary.json``; empty where there is none.
-        cell: the cell whose own values are taken.
+        cell: the cell of which the values are taken.
 
     Raises: as `read_subject`.
     """

@@ -1,4 +1,4 @@
-"""How far channelfit's currents are from NEURON's, and random candidates to compare."""
+"""The difference of channelfit's currents and NEURON's, and random candidates to compare."""
 
 from __future__ import annotations
 
