@@ -22,9 +22,8 @@ from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import in_columns, printable
 from channelfit.results.run_state import plain
-from channelfit.results.uncertainty.k_means import RESTARTS, Clusters, k_means
+from channelfit.results.uncertainty.k_means import Clusters, k_means
 from channelfit.results.uncertainty.mixtures import MixtureChoice, choose_groups
-from channelfit.tasks.executor import Executor
 
 #: Errors cannot explain more of the scatter over the plate than all but this share.
 _LEAST_SCATTER = 0.1
@@ -145,9 +144,6 @@ def groups(
     names: Sequence[str] = (),
     wells: Sequence[str] = (),
     seed: int = 0,
-    restarts: int = RESTARTS,
-    way: str = "auto",
-    executor: Executor | None = None,
 ) -> Groups:
     """Sort the wells of a plate into groups.
 
@@ -157,7 +153,7 @@ def groups(
         parameters: of the problem, with the ranges and scales in which the wells were searched.
         names: of the parameters that count; all without them.
         wells: labels; numbers from 1 without them.
-        seed, restarts, way, executor: see `k_means`.
+        seed: of all random numbers.
 
     Raises: InputError for a name that is no free parameter, for fewer wells than groups, and as
     `k_means` does.
@@ -183,9 +179,7 @@ def groups(
     choice = choose_groups(points, seed)
     weights = trust.mean(axis=1)
     number = choice.k if k is None else k
-    found = k_means(
-        points, number, weights, seed=seed, restarts=restarts, way=way, executor=executor
-    )
+    found = k_means(points, number, weights, seed=seed)
     one = k_means(points, 1, weights, way="sums", restarts=1).inertia
     centers, scatter = _described(unit, trust, found)
     numbers = np.zeros(len(used), np.int64)

@@ -447,15 +447,15 @@ class Level:
         outside = np.isnan(correlation) | np.eye(len(correlation), dtype=bool)
         return np.where(outside, correlation, low), np.where(outside, correlation, high)
 
-    def shrunken(self, evidence: Evidence | None = None) -> tuple[Array, Array]:
+    def shrunken(self) -> tuple[Array, Array]:
         """Return each well's drawn parameters given the population, and their error covariance.
 
         The errors hold those of the mean, but not those of the spread.
 
         Returns: (n_wells, n_drawn) and (n_wells, n_drawn, n_drawn).
         """
-        evidence = evidence or self.mixed.evidence
-        nd, factor = self.mixed.n_drawn, self.likelihood.factor
+        evidence, nd = self.mixed.evidence, self.mixed.n_drawn
+        factor = self.likelihood.factor
         tall = evidence.root[:, :, :nd] @ factor
         inner = np.linalg.inv(np.swapaxes(tall, 1, 2) @ tall + np.eye(nd))
         gain = factor @ inner @ np.swapaxes(tall, 1, 2)

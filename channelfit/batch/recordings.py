@@ -160,13 +160,13 @@ def find_recordings(
 
 
 def chosen_by_name(
-    recordings: Sequence[WellRecording], names: Iterable[str], what: str = "--only"
+    recordings: Sequence[WellRecording], names: Iterable[str]
 ) -> list[WellRecording]:
     """Return the recordings of some wells, in the order of the recordings.
 
     Raises: InputError for a name that no well has.
     """
-    keep = wells_named([each.well for each in recordings], names, what)
+    keep = wells_named([each.well for each in recordings], names)
     return [each for each in recordings if each.well in keep]
 
 
