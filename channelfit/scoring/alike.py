@@ -29,8 +29,7 @@ _NAMES = tuple(field.name for field in fields(Linearization))
 
 @dataclass(frozen=True, eq=False)
 class Alike:
-    """Groups of experiments with models that differ in one parameter, to which currents are
-    proportional.
+    """Groups of experiments that differ in a parameter proportional to currents.
 
     Attributes:
         members: the groups, each with its scorer; a simulation of the first one serves all.

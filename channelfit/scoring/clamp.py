@@ -141,9 +141,7 @@ class ClampScorer(ChannelScorer):
     def _refined(
         self, derived: bool, parameters: np.ndarray, trace: np.ndarray | None = None
     ) -> Linearization:
-        """Compute candidates on the coarsest mesh,
-        and again on finer ones while the error is too large.
-        """
+        """Compute candidates on the coarsest mesh, and on finer ones while errors are large."""
         n_parameters, n = parameters.shape
         out = Linearization.empty(n_parameters, n)
         left = np.arange(n)

@@ -105,9 +105,7 @@ class ClampCudaScorer(ClampScorer):
         return kernel
 
     def _of_the_mesh(self, mesh: Laid, level: int, tracing: bool) -> list[Any]:
-        """Return the arguments of the kernel that describe the mesh;
-        arrays go to the device once.
-        """
+        """Return the kernel's arguments for the mesh; arrays go to the device once."""
         grid = mesh.grid
         if (level, tracing) not in self._arrays:
             host = [grid.holding, grid.sweeps, mesh.steps, grid.jumped, mesh.rests, mesh.modes]

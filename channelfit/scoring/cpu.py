@@ -88,9 +88,7 @@ class CpuScorer(ChannelScorer):
         return [by_sweep(out, places) for places in self.problem.simulated.outputs]
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
-        """Return cost, gradient and Hessian in float64,
-        whatever this scorer's path and precision.
-        """
+        """Return cost, gradient and Hessian in float64, whatever this scorer's precision."""
         parameters = self._scorable(parameters)
         out = Linearization.empty(*parameters.shape)
         self._shared(self._tangents.linearize, parameters, [*vars(out).values()])

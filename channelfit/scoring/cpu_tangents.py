@@ -48,9 +48,7 @@ class Linearizer:
         self._lock = RLock()
 
     def plans(self) -> Iterator[Plan]:
-        """Yield all plans, from the fastest to the one for every candidate;
-        made when first needed.
-        """
+        """Yield all plans, from the fastest to the one for all; made when first needed."""
         model, oscillating = self.model, self._oscillating
         width = 1 + len(self.free)
         for k, grade in enumerate(self._grades):
@@ -157,8 +155,7 @@ class Linearizer:
         return status, normals
 
     def predicted(self, parameters: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the weighted currents of each candidate,
-        with the number of the plan that served it.
+        """Yield the weighted currents of each candidate, with the number of its plan.
 
         Yields: the number, or minus the status where a candidate failed; and weighted currents with
         their derivatives, (n_residuals, 1 + n_free), as the residuals against data of zeros. They

@@ -149,9 +149,7 @@ def _aligned(
 
 
 def _voltages(tree: RunTree, runs: np.ndarray, source: CudaSource) -> tuple[np.ndarray, np.ndarray]:
-    """Return where the voltages of each varying run begin,
-    and those that the source's steps read.
-    """
+    """Return where voltages of each varying run begin, and those that the steps read."""
     begins, parts, total = np.zeros(len(runs), dtype=np.int64), [np.zeros(0)], 0
     for k, run in enumerate(runs):
         if tree.runs[run, KIND] == HELD:
@@ -481,9 +479,7 @@ class CudaStepping(Launched):
         )
 
     def program(self, n_jobs: int, traced: bool = False, listed: bool = False) -> Program:
-        """Return the compiled kernels for a schedule of so many jobs,
-        at most one for each last run.
-        """
+        """Return compiled kernels for so many jobs, or for as many as there are last runs."""
         key = n_jobs, traced, listed
         if key not in self._programs:
             packed = self.problem.simulated if traced else self.problem.scored

@@ -95,9 +95,7 @@ class CudaModes(Launched):
         self._turn_done = True
 
     def operations(self) -> float:
-        """Return floating-point operations of a candidate,
-        without those of eigenvalue iterations.
-        """
+        """Return floating-point operations of a candidate, without eigenvalue iterations."""
         return self.source.operations(spectral_walk(self.problem.scored))
 
     def rerouted_share(self, parameters: Any) -> float:
@@ -107,9 +105,7 @@ class CudaModes(Launched):
         return float(int(self._numbers[1][0]) / n)
 
     def program(self, n_jobs: int) -> Program:
-        """Return the compiled kernels for a schedule of so many jobs,
-        at most one for each last run.
-        """
+        """Return compiled kernels for so many jobs, or for as many as there are last runs."""
         if n_jobs not in self._programs:
             xp, packed = gpu.cupy(), self.problem.scored
             walk = spectral_walk(packed, n_jobs, self.sampled)
@@ -162,8 +158,7 @@ class CudaModes(Launched):
         return self._lists
 
     def _list(self, n: int) -> tuple[Any, Any, Any]:
-        """Return room for a list of n candidates, their number,
-        and the number of the next score.
+        """Return room for a list of n candidates, their number, and that of the next score.
 
         Two numbers take turns, and the kernel that steps the candidates of one sets the other to
         zero: a launch for that alone would cost as much as a hundredth of a score.

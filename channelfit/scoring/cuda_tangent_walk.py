@@ -246,9 +246,7 @@ class Rows:
         return np.concatenate(targets), np.concatenate(constants)
 
     def _block(self, recordings: list[tuple[Array, float]]) -> tuple[Array, Array]:
-        """Return targets, and squares outside, of a block of
-        recordings that is filled up with zeros.
-        """
+        """Return targets, and squares outside, of a block of recordings and zeros."""
         weight, rest = self.packed.run_weight, np.zeros(_RECORDINGS)
         whole = np.zeros((_RECORDINGS, len(self.packed.data_pA)))
         whole[: len(recordings)] = [data for data, _ in recordings]
@@ -435,8 +433,7 @@ class Layout:
         return array[self.order.visits[visit] : self.order.visits[visit + 1]]
 
     def _rounds(self, walks: range) -> Iterator[list[int]]:
-        """Yield the runs of a visit in rounds; one that starts where
-        another ends is in a later round.
+        """Yield the runs of a visit in rounds; a run is in a later round than its source.
 
         A round has few runs: the states of all of them have to be kept at once, while computing the
         powers of a gate's propagator again costs nothing.
@@ -452,8 +449,7 @@ class Layout:
         yield some
 
     def _held(self, w: int, now: dict[int, int]) -> tuple[list[_Op], int]:
-        """Return the operations that serve one run,
-        and the state at its end (-1 where none needs it).
+        """Return the operations of one run, and the state at its end (-1 if none needs it).
 
         Points are reached one from the other as long as their distances grow. Those that lie
         behind branch off where that leaves the fewest powers of two to go, since no thread
@@ -496,9 +492,7 @@ class Layout:
         return ops, state if self.order.target[w] >= 0 else -1
 
     def _place(self, w: int) -> int:
-        """Return the place of a run's residuals in `Rows.runs`,
-        -1 where it is only walked through.
-        """
+        """Return the place of a run's residuals in `Rows.runs`, -1 where it is not scored."""
         return self.rows.place[int(self.order.run[w])] if self.order.weight[w] > 0 else -1
 
     def _move(self, w: int, now: dict[int, int]) -> None:
@@ -561,7 +555,5 @@ class Layout:
 
 
 def as_bytes(array: np.ndarray) -> np.ndarray:
-    """Return records as bytes; of none one record of zeros,
-    since a kernel's array is never empty.
-    """
+    """Return records as bytes; of none one of zeros, as a kernel's array is never empty."""
     return (array if len(array) else np.zeros(1, array.dtype)).view(np.uint8)

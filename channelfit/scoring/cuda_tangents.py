@@ -194,8 +194,7 @@ class Tangents(Launched):
         return cost, status
 
     def trace(self, parameters: Any) -> tuple[Any, Any]:
-        """Return residuals, pA times the root of a weight,
-        each with its derivatives; and statuses.
+        """Return weighted residuals, each with its derivatives; and statuses.
 
         Returns:
             The residuals as one flat array, in which the arrays (n_candidates, n_rows, 1 + n_free)
@@ -292,8 +291,7 @@ class Tangents(Launched):
         return total
 
     def _products(self, residuals: Any, n: int, well: Any) -> Any:
-        """Return inner products of residual and derivatives with each other,
-        in parts to be added up.
+        """Return inner products of residuals and derivatives, in parts to be added up.
 
         Returns:
             (parts, n_candidates, entries), where the entries (i, j <= i) follow row after row.
@@ -358,9 +356,7 @@ class Tangents(Launched):
             self._compilations[text] = gpu.compile_ahead(text, (), self._title)
 
     def program(self, n_jobs: int) -> TangentProgram:
-        """Return the compiled kernels for a schedule of so many jobs,
-        at most one for each last run.
-        """
+        """Return compiled kernels for so many jobs, or for as many as there are last runs."""
         if n_jobs not in self._programs:
             tables = self._tables(n_jobs)
             cut = len(tables.segments) > 0
@@ -398,9 +394,7 @@ class Tangents(Launched):
         return self._made[n_jobs]
 
     def _module(self, tables: TangentTables) -> gpu.CudaModule:
-        """Return the module compiled for these tables,
-        or for others with at least as many slots.
-        """
+        """Return a module compiled for these tables, or for others with as many slots."""
         key = tables.varying, len(tables.segments) > 0
         most, module = self._modules.get(key, (-1, None))
         if module is None or most < tables.n_slots:
@@ -439,9 +433,7 @@ class Tangents(Launched):
 
     @cached_property
     def _compared(self) -> Targets:
-        """The targets that are subtracted behind the compression,
-        and the numbers that make costs.
-        """
+        """The targets that are subtracted behind the compression, and numbers for costs."""
         if self.wells is not None:
             return self.wells()
         xp, total_weight = gpu.cupy(), self.problem.scored.total_weight

@@ -103,8 +103,7 @@ class ReferenceScorer(ChannelScorer):
         return Score(cost, status)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
-        """Return cost, gradient and Hessian from differences of currents;
-        slow, right to ten digits.
+        """Return cost, gradient and Hessian by differences of currents; slow, to ten digits.
 
         Central differences, extrapolated to step zero; each sample takes the entry of the scheme
         that agrees best with its neighbors (Ridders 1982).
@@ -122,8 +121,7 @@ class ReferenceScorer(ChannelScorer):
         return Linearization(score.cost, score.status, gradient, hessian)
 
     def occupancies(self, values: np.ndarray) -> list[np.ndarray]:
-        """Return occupancies at values (n_parameters,),
-        of each (n_sweeps, n_times_max, n_states).
+        """Return occupancies at values (n_parameters,): (n_sweeps, n_times_max, n_states).
 
         The states of all chains follow each other. NaN after a shorter sweep's end, and everywhere
         for values that fail.
@@ -136,9 +134,7 @@ class ReferenceScorer(ChannelScorer):
         return found if channel.status()[0] == OK else [np.full_like(x, np.nan) for x in found]
 
     def _residuals(self, theta: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Return residuals (n_samples,) and Jacobian (n_samples, n_free),
-        squares adding to the cost.
-        """
+        """Return residuals (n_samples,), of squares that add to the cost, and their Jacobian."""
         around = [theta[:, None]]
         steps = []
         for k in free:
@@ -159,9 +155,7 @@ class ReferenceScorer(ChannelScorer):
         return root * (predicted[:, 0] - target), jacobian
 
     def _samples(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return currents (n_samples, n_candidates),
-        data and weight of samples that have a weight.
-        """
+        """Return currents (n_samples, n_candidates), data and weights where these are above 0."""
         experiments = self.problem.fitted
         currents, _ = self._simulate(parameters, experiments)
         predicted, target, weights = [], [], []
@@ -232,8 +226,7 @@ class _Population:
         return scope
 
     def rates(self, chain: Chain, v_mV: np.ndarray) -> np.ndarray:
-        """Return rates (n_voltages, n_candidates, n_states, n_states), 1/ms,
-        at voltages (n_voltages,).
+        """Return rates, 1/ms, at voltages: (n_voltages, n_candidates, n_states, n_states).
 
         Element [j, i] is the rate i -> j; the diagonal is zero.
         """
@@ -259,9 +252,7 @@ class _Population:
         return [steady_state(self.rates(c, np.array([v_mV]))[0]) for c in self.model.chains]
 
     def arrived(self, state: list[np.ndarray], v_mV: float) -> list[np.ndarray]:
-        """Return the state as a voltage begins: gates without a
-        time constant are at rest at once.
-        """
+        """Return the state as a voltage begins: gates of no time constant are at rest at once."""
         return [
             steady_state(self.rates(c, np.array([v_mV]))[0]) if c.instant else x
             for c, x in zip(self.model.chains, state, strict=True)
@@ -320,15 +311,11 @@ class _Simulation:
         self._observed: Callable[[list[np.ndarray], float], np.ndarray] = channel.current
 
     def currents(self) -> np.ndarray:
-        """Return currents (n_sweeps, n_times_max, n_candidates) pA,
-        NaN after a shorter sweep's end.
-        """
+        """Return currents (n_sweeps, n_times_max, n_candidates) pA, NaN after a sweep's end."""
         return self._swept(self.channel.n)
 
     def occupancies(self) -> np.ndarray:
-        """Return occupancies (n_sweeps, n_times_max, n_states) of
-        the first candidate, all chains.
-        """
+        """Return occupancies (n_sweeps, n_times_max, n_states) of the first candidate."""
         self._observed = lambda state, _: np.concatenate([x[0] for x in state])
         return self._swept(sum(len(chain.states) for chain in self.channel.model.chains))
 
@@ -423,9 +410,7 @@ class _Simulation:
     def _magnus(
         self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
     ) -> np.ndarray:
-        """Return maps (n_steps, n_candidates, s, s);
-        stiff candidates take the quarters of a step.
-        """
+        """Return maps (n_steps, n_candidates, s, s); stiff candidates take quarters of a step."""
         maps, exits = self._exponentials(chain, piece, begins, steps)
         stiff = exits > STIFF
         if stiff.any():
@@ -439,8 +424,7 @@ class _Simulation:
     def _exponentials(
         self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Take commutator-free Magnus steps of order four (Blanes
-        and Moan 2006): two exponentials.
+        """Take commutator-free Magnus steps of order four (Blanes and Moan 2006).
 
         Where a rate changes more than 14-fold within a step one combination could turn negative;
         it is then cut at the floor and stays a rate.
@@ -478,9 +462,7 @@ def _first_sample(t_ms: float, h: float) -> int:
 
 
 def _moves(piece: Segment, samples: range, h: float) -> list[_Move]:
-    """Return the moves from a piece's start to its first sample, between samples,
-    and to its end.
-    """
+    """Return the moves from a piece's start over all its samples to its end."""
     tiny = TIME_TOLERANCE * h
     if not samples:
         return [_Move(piece, piece.start_ms, piece.end_ms - piece.start_ms)]

@@ -153,9 +153,7 @@ def _state_space(clamp: Clamp) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
 
 
 def _currents(cell: _ClampedCell, protocol: Protocol) -> np.ndarray:
-    """Return currents (n_sweeps, n_times_max) pA;
-    a sample at a jump shows the current before it.
-    """
+    """Return currents (n_sweeps, n_times_max) pA; a sample at a jump is before it."""
     out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
     y, last = cell.rest(protocol.holding_mV), 0.0
     for k in range(protocol.n_sweeps):

@@ -48,8 +48,7 @@ def held_propagator(rates: np.ndarray, h: float) -> np.ndarray:
 
 
 def propagator(rates_h: np.ndarray) -> np.ndarray:
-    """Return exp(A h) for rates times duration (..., n, n), [j, i] from i to j,
-    diagonal ignored.
+    """Return exp(A h) for rates times duration (..., n, n), from i to j in [j, i].
 
     With a the largest rate of leaving, A h = B - a I where B >= 0 (uniformization), so the series
     of exp(B) exp(-a) adds positive terms only. It is summed for A h / 2^k, then squared k times;

@@ -277,9 +277,7 @@ class Plan:
             filled.rows += length
 
     def _group_table(self) -> np.ndarray:
-        """Return (n_groups, 6), where the matrices,
-        points and residuals of groups begin and end.
-        """
+        """Return (n_groups, 6), where matrices, points and residuals of groups begin and end."""
         begins = np.cumsum([0, *(group.matrix.size for group in self.groups)])
         rows = [
             (*g.matrix.shape, begin, g.points.start, g.points.stop, g.residuals.start * self.width)
@@ -288,8 +286,7 @@ class Plan:
         return np.array(rows, np.int64).reshape(-1, 6)
 
     def targets(self, data_pA: np.ndarray, constant: float) -> tuple[np.ndarray, float]:
-        """Return data as targets of the residuals,
-        and the squares that lie outside all of these.
+        """Return data as targets of the residuals, and the squares outside of all of these.
 
         Arguments:
             data_pA: (n_data,) in the order of the tree's own, of the same weights.
@@ -366,9 +363,7 @@ def nodes_of(tree: RunTree, r: int) -> np.ndarray:
 
 
 def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
-    """Return the voltages of a varying run: (edges, middles),
-    or (Gauss points, their quarters').
-    """
+    """Return voltages of a varying run: (edges, middles), or (Gauss points, quarters')."""
     nodes = nodes_of(tree, r)
     if relaxes:
         return np.append(nodes[:1, START], nodes[:, END]), nodes[:, MIDDLE].copy()
@@ -413,9 +408,7 @@ class VaryingRun:
         self._out, self._stride = int(plan.runs[r, columns.OUT]), plan.width
 
     def blocks(self, most: int) -> Iterator[tuple[int, int]]:
-        """Yield [begin, end) of steps; `most` and n_sub are powers
-        of two, so samples begin blocks.
-        """
+        """Yield [begin, end) of steps; `most` is a power of two, so samples begin blocks."""
         for begin in range(0, self.n_steps, most):
             yield begin, min(begin + most, self.n_steps)
 

@@ -146,9 +146,7 @@ class TermsWalk(Walk):
         return OK
 
     def _drives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return drives (n_terms, n_voltages), pA,
-        and their slopes (n_terms, n_voltages, n_free).
-        """
+        """Return drives (n_terms, n_voltages), pA, and slopes (n_terms, n_voltages, n_free)."""
         value, partial = self.room
         self.create_drives(self.plans.voltage, theta, value, partial)
         terms, source = self.plans.model.terms, self.plans.drives

@@ -35,9 +35,7 @@ _GRID = np.linspace(-118.7, 61.3, 37)
 
 
 def simulated(path: Path) -> dict[str, Array | str]:
-    """Return the currents of a job's protocols, in the unit of the file;
-    and voltages where it is 0/0.
-    """
+    """Return the currents of a job, in the unit of the file; and voltages where it is 0/0."""
     job = json.loads(path.read_text(encoding="utf-8"))
     clamped = Clamped(Path(job["path"]), job["current"], job["states"], job["still"])
     found: dict[str, Array | str] = {
@@ -110,8 +108,7 @@ class Clamped:
         self.rest[state] = np.float64(x)
 
     def _values(self, function: Callable[[dict[str, Any]], Array], v: Array, at: Array) -> Array:
-        """Return the values of a function at voltages,
-        by their limits where they are no numbers.
+        """Return the values of a function at voltages, or limits where they are no numbers.
 
         Arguments:
             function: of this model.
@@ -140,9 +137,7 @@ class Clamped:
         return found
 
     def linear(self, v: Array) -> Array:
-        """Return the derivatives, 1/ms, (n, n_states + 1, n_states + 1);
-        the last state is always 1.
-        """
+        """Return the derivatives, 1/ms, (n, n_states + 1, n_states + 1); the last state is 1."""
         n = len(self.states)
         whole = np.zeros((len(v), n + 1, n + 1))
         trial = np.linspace(0.1, 0.3, n)
@@ -165,9 +160,7 @@ class Clamped:
         return self._values(self.flow, v, states)
 
     def run(self, protocol: dict[str, Any]) -> Array:
-        """Return the current (n_sweeps, n_times_max);
-        sweeps start and end at the holding potential.
-        """
+        """Return the current (n_sweeps, n_times_max); sweeps begin at the holding potential."""
         out = np.full((len(protocol["sweeps"]), protocol["samples"]), np.nan)
         volts = {protocol["holding"]}
         volts |= {v for sweep in protocol["sweeps"] for _, _, v, end in sweep if v == end}
@@ -233,9 +226,7 @@ class Clamped:
         return found
 
     def _stepped(self, v: Array, slope: float, pauses: Array) -> Array:
-        """Return one step of Radau's method for each pause;
-        exact for states that are polynomials.
-        """
+        """Return a step of Radau's method for each pause; exact for polynomial states."""
         nodes, weights = _RADAU
         n, m = len(v), len(self.states) + 1
         at = v[:, None] + slope * pauses[:, None] * nodes

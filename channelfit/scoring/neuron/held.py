@@ -69,8 +69,7 @@ class _Place:
             self.mechanism = getattr(self.place, name)
 
     def run(self) -> dict[str, Array | str]:
-        """Return the currents by CVODE and exactly, the voltages of limits,
-        and the cell's own values.
+        """Return currents by CVODE and exactly, voltages of limits, and the cell's values.
 
         A text in place of an array says why there is none; NaN is where CVODE gave up.
         """
@@ -175,9 +174,7 @@ class _Place:
         return out
 
     def _beside(self, exact: _Exact, sweep: int, by: float) -> Array:
-        """Return the mean of the currents at voltages that all lie higher,
-        and lower, by so much.
-        """
+        """Return the mean of the currents at voltages higher, and lower, by so much."""
         rows = np.full((2, self.job["samples"]), np.nan)
         for row, sign in zip(rows, (1, -1), strict=True):
             self._begin(exact, sign * by)
@@ -227,9 +224,7 @@ class _Exact:
         self.known: dict[float, tuple[Array, Array]] = {}
 
     def run(self) -> Array:
-        """Return currents (n_sweeps, n_times_max) pA.
-        Raises InputError for equations that are not linear.
-        """
+        """Return currents (n_sweeps, n_times_max) pA. Raises InputError if not linear."""
         from scipy.linalg import expm  # loads slowly
 
         job = self.place.job
@@ -260,9 +255,7 @@ class _Exact:
         return len(found)
 
     def start(self, v: float) -> Array:
-        """Return the states at the start: the file's own,
-        or the steady state where that is meant.
-        """
+        """Return the states at the start: the file's own, or the steady state if settled."""
         matrix, constant = self._linear(v)
         if self.place.whole["settle"]:
             return steady_state(matrix, constant)

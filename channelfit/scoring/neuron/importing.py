@@ -239,9 +239,7 @@ class _Compared:
         return apart(self.exact[self.regular], self.cvode[self.regular], self.scale)
 
     def jumps(self) -> dict[float, float]:
-        """Return how far NEURON at a voltage is from its limits beside it,
-        as a share of the peak.
-        """
+        """Return how far NEURON is from its limits beside a voltage, as a share of the peak."""
         found: dict[float, float] = {}
         if self.exact is None:
             return found

@@ -169,9 +169,7 @@ class Names:
 
 
 def _shadows(name: str) -> tuple[str, str, str]:
-    """Return a name, and those that NEURON declares for a state: its derivative,
-    its initial value.
-    """
+    """Return a name, and NEURON's for its derivative and its initial value."""
     return name, f"D{name}", f"{name}0"
 
 
@@ -563,9 +561,7 @@ class NmodlWriter:
         return [f"{name} = {self.printer.text(term.shape)}" for term, name in self.drive.items()]
 
     def _rates_of(self, chain: Chain) -> list[str]:
-        """Return the lines that set the rates of a chain,
-        or its limit where it is there at once.
-        """
+        """Return the lines that set the rates of a chain, or its limit if it is instant."""
         if chain.instant:
             assert chain.limit is not None
             return [f"{self._value_of(chain)} = {self.printer.text(chain.limit)}"]

@@ -371,9 +371,7 @@ def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
 
 
 def _corners(wave: Samples, duration_ms: float) -> Array:
-    """Return the times, from the start of a segment, at which a sampled command bends,
-    and both ends.
-    """
+    """Return the times at which a sampled command bends, and both ends of its segment."""
     slopes = np.diff(wave.v_mV) / np.diff(wave.times_ms)
     slopes = np.concatenate([[0.0], slopes, [0.0]])
     turns = wave.times_ms[np.abs(np.diff(slopes)) > 1e-12]
