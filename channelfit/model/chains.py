@@ -43,7 +43,7 @@ _POINTS, _SAME = 6, 1e-8
 class Balance:
     """Cycles that must balance by themselves for the rates that follow from balance to be unique.
 
-    rates: of all transitions. refuse: makes the error of a transition and a message.
+    rates: those of all transitions. refuse: returns the error for a transition with a message.
     """
 
     cycles: tuple[Cycle, ...]
@@ -57,9 +57,9 @@ class _RateRow:
 
     Attributes:
         way: source and target.
-        key: under which it stands.
+        key: its key in `rates`.
         text: its expression.
-        name: by which other expressions may use it, if it has one.
+        name: the name under which other expressions may use it; None where it has none.
         named_in: the key of its name, for messages.
     """
 
@@ -71,7 +71,7 @@ class _RateRow:
 
     @property
     def balances(self) -> bool:
-        """Whether the rate is whatever microscopic reversibility leaves."""
+        """Whether the rate follows from microscopic reversibility."""
         return isinstance(self.text, str) and self.text.strip() == "balance"
 
 

@@ -22,18 +22,18 @@ from channelfit.model.terms import V, exprel, linear_in, power, product, sum_of,
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 
-#: 1/ms. Every backend takes a rate beyond these bounds for the bound itself, so that products and
+#: 1/ms. Every backend replaces a rate beyond these bounds by the bound, so that products and
 #: quotients of two rates stay numbers of float64, and a steady state stays unique where a rate
-#: underflows. Rates between them are not changed, `extremes` names those beyond, and the NEURON
-#: oracle knows no bounds at all.
+#: underflows. Rates between them are not changed, `extremes` lists those beyond, and NEURON, with
+#: which simulations are compared, has no such bounds.
 RATE_CEILING = 1e100
 RATE_FLOOR = 1e-100
 #: 1/ms: the ceiling of rates that a GPU computes in float32, with room for sums and products.
 SINGLE_CEILING = 1e37
-#: 1/ms: the rate of a gate whose tau is 0, which is at its limit within any step that float64 can
-#: tell from none. The backends see to it that it is there at the first sample: `Chain.instant`.
+#: 1/ms: the rate of a gate with tau 0, which reaches its limit within any step that float64 can
+#: distinguish from 0. The backends set it to its limit at the first sample: `Chain.instant`.
 INSTANT_RATE = 1e12
-#: A gate whose inf exceeds 1 has failed where its "occupancy" is beyond this.
+#: A gate with an inf above 1 fails where its "occupancy" is beyond this.
 GREATEST_OCCUPANCY = 1e6
 #: Magnitude that a conductance, nS, a reversal potential, mV, and a drive, pA, stay below.
 GREATEST_GAIN = 1e300
@@ -80,15 +80,15 @@ class Parameter:
         name: by which expressions use it.
         unit: the base unit that all its numbers are in; empty for a pure number.
         lower, upper: the range that is searched.
-        scale: "linear" or "log": how the range is searched.
-        value: what data are simulated from, where it is known; of a fixed parameter its value.
+        scale: "linear" or "log", the scale in which the range is searched.
+        value: the value for simulations, None where none is known; of a fixed parameter its value.
         fixed: whether it keeps its value.
-        prior: what is known of it beforehand.
+        prior: its prior distribution; None without one.
         per_cell: whether every cell has a value of its own.
-        cells: the cells of which the file says something special, each with its parameter.
-        covers: whether a cell that is not among these has the range and the value given here.
+        cells: the names of cells for which the file states other settings, each with these.
+        covers: whether the settings here hold for all cells that are not in `cells`.
         input: NEURON's name of it, such as "cai" or "ek", where the cell around the channel
-            decides on it; empty where it belongs to the channel.
+            sets it; empty where it belongs to the channel.
     """
 
     name: str
@@ -161,7 +161,7 @@ class Transition:
     Attributes:
         source, target: names of the states.
         rate: an expression of the model's names and v.
-        multiplicity: how many equal particles may make it.
+        multiplicity: the number of equal particles, any of which may make it.
         signed: whether the rate may be negative, as (1 - inf)/tau is where a published inf
             exceeds 1.
     """
@@ -182,7 +182,7 @@ class Chain:
         states: their names.
         transitions: between them.
         conductances: of each state, relative to the open channel.
-        power: how many equal copies must be open together.
+        power: the number of equal copies that must be open together.
         limit, tau: inf and tau (ms) of a gate that was given by these.
     """
 
@@ -203,7 +203,7 @@ class Chain:
     def linear(self) -> bool:
         """Whether it is a gate given by inf and tau, which relaxes even to an inf above 1.
 
-        A gate beside a scheme is none: its rates are as positive as those of the scheme.
+        A gate beside a scheme is not linear: like those of the scheme, its rates are not negative.
         """
         return self.limit is not None and any(t.signed for t in self.transitions)
 
@@ -289,7 +289,7 @@ def _goldman(ion: Ion) -> sympy.Expr:
     """
     if ion.thermal is None:
         per_mv = sympy.Float(1e-3 * ion.valence * FARADAY / GAS_CONSTANT, 17)
-        below = symbol("celsius") + sympy.Float(ZERO_CELSIUS, 17)
+        below = symbol(CELSIUS) + sympy.Float(ZERO_CELSIUS, 17)
     else:
         per_mv, below = sympy.Integer(ion.valence), ion.thermal
     u = product(per_mv, V, power(below, sympy.Integer(-1)))
@@ -312,7 +312,7 @@ class ChannelModel:
         terms: of the current, which is their sum.
         temperature_C: degC, where it is given.
         ties: parameters that follow from others.
-        cautions: what looks wrong and is used nevertheless.
+        cautions: warnings about what looks wrong in the file and is used nevertheless.
     """
 
     name: str
@@ -401,7 +401,7 @@ class ChannelModel:
             values: of the other parameters, (n_parameters,).
         """
         scope: dict[str, Any] = dict(zip(self.parameter_names, values, strict=True))
-        needed = self._needed(tie.name for tie in self.ties)
+        needed = self.names_behind(*(tie.name for tie in self.ties))
         for name, expression in self.definitions:
             if name in needed:
                 scope[name] = evaluate(expression, scope)
@@ -420,16 +420,16 @@ class ChannelModel:
         return replace(self, parameters=tuple(replace(p, value=float(x)) for p, x in pairs))
 
     def linear_parameters(self) -> dict[str, bool]:
-        """Free parameters in which the current, as far as can be seen, is a straight line.
+        """Return the free parameters in which the current is visibly a straight line.
 
         Returns:
-            By name, whether the current is even proportional to the parameter, as it is to a plain
-            conductance.
+            By name, whether the current is even proportional to the parameter, as it is to a
+            conductance that multiplies everything else.
         """
         defined = {name for name, _ in self.definitions}
         drives = [term.drive for term in self.terms]
         direct = {s.name for drive in drives for s in drive.free_symbols}
-        used = self._rate_names() | self._needed(direct & defined)
+        used = self._rate_names() | self.names_behind(*(direct & defined))
         found = {}
         for p in self.parameters:
             lines = [linear_in(drive, symbol(p.name)) for drive in drives]
@@ -440,29 +440,25 @@ class ChannelModel:
     def used_names(self) -> set[str]:
         """Return all names on which a rate or a term of the current depends."""
         rest = {s.name for term in self.terms for s in term.drive.free_symbols}
-        return self._rate_names() | self._needed(rest)
+        return self._rate_names() | self.names_behind(*rest)
 
     @property
     def follows_temperature(self) -> bool:
         """Whether a rate or a term of the current depends on the temperature."""
         return CELSIUS in self.used_names()
 
-    def names_behind(self, name: str) -> set[str]:
-        """Return all names on which a definition depends, its own among them."""
-        return self._needed([name])
+    def names_behind(self, *names: str) -> set[str]:
+        """Return these names, and all names on which their definitions depend."""
+        found = set(names)
+        for name, expression in reversed(self.definitions):
+            if name in found:
+                found |= {s.name for s in expression.free_symbols}
+        return found
 
     def _rate_names(self) -> set[str]:
         """Return the names on which a rate depends, directly or through definitions."""
         rates = [t.rate for chain in self.chains for t in chain.transitions]
-        return self._needed(s.name for rate in rates for s in rate.free_symbols)
-
-    def _needed(self, names: Iterable[str]) -> set[str]:
-        """Return names, and all that their definitions use."""
-        names = set(names)
-        for name, expression in reversed(self.definitions):
-            if name in names:
-                names |= {s.name for s in expression.free_symbols}
-        return names
+        return self.names_behind(*(s.name for rate in rates for s in rate.free_symbols))
 
     def generator(self) -> sympy.Matrix:
         """Return the generator A (n_states, n_states) of a scheme, 1/ms, with dp/dt = A p.
@@ -480,8 +476,9 @@ class ChannelModel:
         return matrix
 
     def expanded(self) -> ChannelModel:
-        """Return the equivalent model of a single scheme,
-        in which a gate of power q has q + 1 states.
+        """Return the equivalent model of a single scheme.
+
+        In it a gate of power q has q + 1 states.
 
         Raises:
             InputError: a gate without a time constant (tau: 0), which no scheme can be; or several

@@ -21,20 +21,20 @@ from channelfit.reading.units import Membrane, is_expression, parse_quantity, sh
 
 Definitions = tuple[tuple[str, sympy.Expr], ...]
 
-#: Symbols that a conductance or a reversal potential may grow to when definitions are put into it,
-#: and how many operations deep.
+#: The most symbols, and the most operations inside each other, that a conductance or a reversal
+#: potential may have when definitions are put into it.
 _LONGEST, _DEEPEST = 1000, 150
 
 
 @dataclass(frozen=True)
-class Opening:
+class GatedCurrent:
     """One current of a model file: where its keys stand, and the chains that open it.
 
     Attributes:
         name: "current", or that under which `currents` has it.
         section: the keys of the current.
         chains: a scheme, gates, or a scheme and the gates by which it is multiplied.
-        balance: what is still to be checked where rates follow from balance.
+        balance: the cycles still to be checked where rates follow from microscopic reversibility.
     """
 
     name: str
@@ -43,8 +43,8 @@ class Opening:
     balance: Balance | None
 
 
-def read_openings(root: Section, scope: Scope, current: Section) -> tuple[Opening, ...]:
-    """Return the currents of a model file with the chains that open them.
+def read_gated_currents(root: Section, scope: Scope, current: Section) -> tuple[GatedCurrent, ...]:
+    """Return the currents of a model file, each with the chains that open it.
 
     Arguments:
         root: the model file.
@@ -52,7 +52,7 @@ def read_openings(root: Section, scope: Scope, current: Section) -> tuple[Openin
         current: its section `current`, which may be empty beside `currents`.
     """
     if "currents" not in root:
-        return (Opening("current", current, *_chains(root, scope, current)),)
+        return (GatedCurrent("current", current, *_chains(root, scope, current)),)
     for key in ("states", "rates", "gates"):
         if key in root:
             raise root.error("each of `currents` has its own; move it into one of them", key)
@@ -60,16 +60,16 @@ def read_openings(root: Section, scope: Scope, current: Section) -> tuple[Openin
     for key in current.given():
         if key not in sized:
             raise current.error("each of `currents` has its own; move it into one of them", key)
-    found: list[Opening] = []
+    found: list[GatedCurrent] = []
     for name, row in root.rows("currents"):
         check_word(root, name, f"currents.{name}")
         one = Section(row, root.file, root.path(f"currents.{name}"))
         one.expect(KEYS["one current"])
         chains, balance = _chains(one, scope, one)
-        found.append(Opening(name, one, tuple(_renamed(c, name) for c in chains), balance))
+        found.append(GatedCurrent(name, one, tuple(_renamed(c, name) for c in chains), balance))
     if not found:
         raise root.error("at least one current is needed", "currents")
-    names = [state for opening in found for chain in opening.chains for state in chain.states]
+    names = [state for gated in found for chain in gated.chains for state in chain.states]
     for state in names:
         if names.count(state) > 1:
             raise root.error(f"two currents would both have a state {state}", "currents")
@@ -127,8 +127,8 @@ def _renamed(chain: Chain, current: str) -> Chain:
 
 
 @dataclass(frozen=True)
-class Flow:
-    """A reader of currents, with all that the terms of one model file have in common.
+class TermReader:
+    """A reader of the terms of the current, with what those of one model file share.
 
     Arguments:
         root: the model file.
@@ -144,13 +144,13 @@ class Flow:
     membrane: Membrane
     celsius: float | None
 
-    def terms(self, openings: Sequence[Opening]) -> tuple[Term, ...]:
-        """Return the terms of the openings' currents, with their chains in order."""
+    def terms(self, gated: Sequence[GatedCurrent]) -> tuple[Term, ...]:
+        """Return a term for each of these currents, and one for the leak."""
         found, first = [], 0
-        for opening in openings:
-            n = len(opening.chains)
+        for one in gated:
+            n = len(one.chains)
             chains = tuple(range(first, first + n))
-            found.append(self._term(opening.name, opening.section, chains))
+            found.append(self._term(one.name, one.section, chains))
             first += n
         if "leak" in self.root:
             if any(term.name == "leak" for term in found):
@@ -221,8 +221,7 @@ class Flow:
         return self._in_parameters(section, key, written)
 
     def _in_parameters(self, section: Section, key: str, expression: sympy.Expr) -> sympy.Expr:
-        """Return a conductance or another constant in terms of parameters alone,
-        without definitions.
+        """Return a conductance or another constant with the definitions put into it.
 
         Raises:
             InputError: it depends on the voltage, or grows too long.

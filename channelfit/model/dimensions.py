@@ -1,9 +1,9 @@
 """Checks that the units that a model states agree with what its expressions do with them.
 
-Every expression is walked once, and each part of it is given a dimension: exponents of time,
+Every expression is visited once, and each part of it is given a dimension: exponents of time,
 voltage, current and so on. Published models write plain numbers for voltages and rates, as in
-``0.1*(v + 40)``; so a number, or a parameter without a unit, takes whatever dimension its place
-asks for. There is a mistake only where two stated units contradict each other.
+``0.1*(v + 40)``; so a number, or a parameter without a unit, takes the dimension that its place
+requires. There is a mistake only where two stated units contradict each other.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _OF_UNIT: dict[str, Exponents] = {
 }
 #: Units that a parameter may have been meant to be in, in the order in which they are tried.
 _REMEDIES = ("1/mV", "mV", "1/ms", "ms", "1/(ms mV)", "nS", "1")
-#: Dimensions that places in a file ask for, by the last part of their key.
+#: Dimensions that places in a file require, by the last part of their key.
 _OF_PLACE = {
     "alpha": RATE,
     "beta": RATE,
@@ -171,7 +171,7 @@ class _DimensionCheck:
         self.complaints.append(_Complaint(self.key, self.text, problem, wrong, advice))
 
     def check_use(self, found: _Dimension, required: Exponents) -> None:
-        """Complain where an expression as a whole has not the dimension that its place asks for."""
+        """Complain where an expression as a whole has not the dimension that its place requires."""
         if found.exponents == required or not found.binds or not found.firm:
             return
         self.complain(
@@ -190,7 +190,7 @@ class _DimensionCheck:
                 return _Dimension(rate, True)
         return found
 
-    # the walk
+    # dimensions of parts
 
     def of(self, node: Any) -> _Dimension:
         """Return the dimension of a part; each is worked out once."""
@@ -303,7 +303,7 @@ def uses_of(
     names: Mapping[str, str],
     units: Mapping[str, StatedUnit],
 ) -> list[Use]:
-    """Return the expressions of a model file, each with the dimension that its place asks for.
+    """Return the expressions of a model file, each with the dimension that its place requires.
 
     Arguments:
         read: text and expression by dotted key, such as ``gates.m.tau``.

@@ -141,7 +141,7 @@ def check_name(name: str) -> None:
     """Refuse a name that no expression could use: not ASCII, a keyword, a function, or ``v``.
 
     Raises:
-        ExpressionError: says which of these it is.
+        ExpressionError: the name is one of these; the message says which.
     """
     quoted = f'name "{_printable(name[:40])}"'
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or len(name) > 100:
@@ -164,7 +164,8 @@ def parse_expression(
             the functions in ``FUNCTIONS``, and ``a if v < -40 else b`` with chained comparisons,
             ``and``, ``or``, ``not`` in the condition.
         names: the parameters and definitions that it may use, besides ``v``.
-        unmentioned: names among these that a refusal does not offer, since the caller refuses them.
+        unmentioned: names among these that an error does not suggest, since the caller refuses
+            them.
 
     Returns:
         The expression as written: neither expanded nor simplified, constants folded in float64.
@@ -215,7 +216,7 @@ class Reader:
     Arguments:
         text: the expression as the user wrote it.
         names: the names that it may use, besides ``v``.
-        unmentioned: those of them that a refusal does not offer.
+        unmentioned: those of them that an error does not suggest.
     """
 
     functions = _FUNCTIONS
@@ -378,7 +379,7 @@ class Reader:
             return symbol(node.id)
         if node.id in self.functions:
             self.refuse(
-                f'"{node.id}" is a function and wants arguments', node, f"write {node.id}(v)"
+                f'"{node.id}" is a function and needs arguments', node, f"write {node.id}(v)"
             )
         self.refuse_name(node.id, node, "name", self.names)
 

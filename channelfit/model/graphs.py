@@ -9,8 +9,7 @@ import numpy as np
 
 
 def components(leads: np.ndarray) -> np.ndarray:
-    """Return the groups of nodes that can be reached from each other,
-    each node by the number of its own.
+    """Return for each node the number of its group: nodes that can be reached from each other.
 
     Arguments:
         leads: (n, n) bool, [i, j] whether an edge leads from i to j.

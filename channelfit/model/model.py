@@ -96,7 +96,7 @@ class Model:
             )
         accepted = {key: row for key, row in KEYS["model"].items() if key != "fit"}
         Section(unknown, None).expect(accepted)
-        given = {
+        arguments = {
             "name": name,
             "description": description,
             "source": source,
@@ -110,7 +110,7 @@ class Model:
             "currents": currents,
             "leak": leak,
         }
-        self._take({key: value for key, value in given.items() if value is not None}, None)
+        self._take({key: value for key, value in arguments.items() if value is not None}, None)
 
     def _take(self, document: Mapping[str, Any], file: str | os.PathLike[str] | None) -> None:
         """Check a document and keep a plain copy of it."""

@@ -13,7 +13,7 @@ import sympy
 
 from channelfit.model.chains import check_balance
 from channelfit.model.channel import CELSIUS, ChannelModel, Parameter, Tie
-from channelfit.model.currents import Flow, read_openings
+from channelfit.model.currents import TermReader, read_gated_currents
 from channelfit.model.dimensions import StatedUnit, check_units, uses_of
 from channelfit.model.parameters import is_tie, read_parameter, read_tie
 from channelfit.model.printed_form import modern_form, read_model_document
@@ -25,8 +25,7 @@ from channelfit.reading.keys import KEYS
 
 
 def load_model(path: str | os.PathLike[str]) -> ChannelModel:
-    """Return the model in a YAML file, or in a file of the
-    compact form of Ben-Shalom et al. 2012.
+    """Return the model in a file: YAML, or the compact form of Ben-Shalom et al. 2012.
 
     Raises:
         InputError: anything that cannot be used, with file, key and what would be right.
@@ -46,8 +45,8 @@ def build_model(
         document: the data; it is not changed.
         file: where they come from, for messages; None where there is no file.
         celsius_of_one: where experiments have temperatures of their own, that of one of them, degC.
-            Then ``celsius``, which is a number else, is the last of the parameters, and fixed,
-            if an expression depends on it.
+            Then ``celsius`` is the last of the parameters, and fixed, if an expression depends on
+            it; otherwise it is a number.
         used_elsewhere: parameters that act although no rate and no current depends on them.
 
     Raises:
@@ -69,10 +68,10 @@ def build_model(
     ties = tuple(read_tie(root, scope, membrane, *row) for row in rows if is_tie(row[1]))
     for defined, text in root.rows("definitions", {}):
         scope.define(defined, text, f"definitions.{defined}")
-    openings = read_openings(root, scope, current)
+    gated = read_gated_currents(root, scope, current)
     definitions = scope.finish()
     known = celsius_of_one if celsius is None else celsius
-    terms = Flow(root, scope, definitions, membrane, known).terms(openings)
+    terms = TermReader(root, scope, definitions, membrane, known).terms(gated)
     _check_ties(root, ties, definitions)
     model = ChannelModel(
         name=_model_name(root, file),
@@ -80,7 +79,7 @@ def build_model(
         source=root.text("source"),
         parameters=parameters,
         definitions=definitions,
-        chains=tuple(chain for opening in openings for chain in opening.chains),
+        chains=tuple(chain for one in gated for chain in one.chains),
         terms=terms,
         temperature_C=celsius,
         ties=ties,
@@ -89,9 +88,9 @@ def build_model(
         kept = tuple(p for p in model.parameters if p.name != CELSIUS)
         model = replace(model, parameters=kept)
     _check_use(root, model, used_elsewhere)
-    for opening in openings:
-        if opening.balance:
-            check_balance(model, opening.balance)
+    for one in gated:
+        if one.balance:
+            check_balance(model, one.balance)
     return replace(model, cautions=_unit_cautions(root, model, scope))
 
 
@@ -101,7 +100,7 @@ def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
     return checked_name(root, root.text("name", stem or "model"), "a model's name")
 
 
-# --- the whole -----------------------------------------------------------------------------------
+# --- checks of the whole model ------------------------------------------------------------------
 
 
 def _check_ties(

@@ -91,7 +91,7 @@ def is_metadata(line: str) -> bool:
     return _HEADER.fullmatch(line.strip()) is not None
 
 
-def written(metadata: Metadata) -> list[str]:
+def metadata_lines(metadata: Metadata) -> list[str]:
     """Return the lines of the comment, without facts that have no such form, as long names."""
     lines = []
     for own, row in metadata.rows.items():

@@ -16,7 +16,7 @@ from channelfit.reading.units import Membrane, parse_quantity, shown, unit_facto
 #: Keys that may be mappings by cell where a parameter is per cell, and the word in such a mapping
 #: that stands for the cells which it does not name.
 BY_CELL, OTHERS = ("range", "value", "fixed"), "others"
-#: Of a parameter in its base unit: products and squares of two such numbers are still finite.
+#: The largest number of a parameter in its base unit; the product of two such numbers is finite.
 LARGEST = 1e150
 
 
@@ -57,19 +57,20 @@ def _read_per_cell(
 
     Arguments:
         section: its whole row.
-        shared: what all cells have; by_cell: by the key, what each has, or `OTHERS`.
+        shared: the settings of all cells.
+        by_cell: by key the values of each cell, with those of all others under `OTHERS`.
     """
 
     def of(cell: str) -> Section:
         """Return the row of the parameter with the values that hold for a cell."""
-        own = {k: given.get(cell, given.get(OTHERS)) for k, given in by_cell.items()}
+        own = {k: values.get(cell, values.get(OTHERS)) for k, values in by_cell.items()}
         stated = {k: value for k, value in own.items() if value is not None}
         row = Section({**shared, **stated}, section.file, section.key)
         row.expect(KEYS["parameter"])
         return row
 
     found = []
-    for cell in dict.fromkeys(cell for given in by_cell.values() for cell in given):
+    for cell in dict.fromkeys(cell for values in by_cell.values() for cell in values):
         if cell == OTHERS:
             continue
         check_cell(section, cell, next(key for key in by_cell if cell in by_cell[key]))
@@ -87,7 +88,7 @@ def _read_per_cell(
 
 
 def _read_one(section: Section, membrane: Membrane, name: str) -> Parameter:
-    """Return a parameter of which one range and one value are given, from its announced section."""
+    """Return a parameter that has one range and one value for all cells."""
     section.take("per")
     section.take("tie")
     own = _input(section)

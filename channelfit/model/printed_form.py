@@ -26,8 +26,7 @@ _PRINTED = re.compile(rf"{_SPACE}model\s*[:=]{_SPACE}\{{")
 
 
 def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the model file as plain data; the printed ``model: {
-    ... };`` is turned into YAML first.
+    """Return a model file as plain data, also one in the printed form ``model: { ... };``.
 
     Raises:
         InputError: the file cannot be read, or is neither; with the line.
@@ -49,8 +48,7 @@ def is_printed_form(document: Mapping[str, Any]) -> bool:
 def modern_form(
     document: Mapping[str, Any], file: str | os.PathLike[str] | None
 ) -> Mapping[str, Any]:
-    """Return a document by the keys of a model file;
-    one that has them already is returned as it is.
+    """Return a document with the keys of a model file, translated from the compact form if needed.
 
     Raises:
         InputError: a compact form that contradicts itself, with file and key.

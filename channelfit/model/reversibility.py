@@ -26,7 +26,7 @@ class Cycle:
 
     Attributes:
         states: in order, the first again at the end.
-        decides: the transition whose rate is to follow from balance.
+        decides: the transition for which the cycle decides the rate.
     """
 
     states: tuple[str, ...]
@@ -51,14 +51,14 @@ def balanced_rates(
     Arguments:
         rates: of all transitions; those that follow are symbols.
         balanced: the transitions whose rates are to follow.
-        refuse: makes the error of a transition and a message.
+        refuse: returns the error for a transition with a message.
 
     Returns:
         These rates in terms of the others, and the cycles that must balance by themselves for
         these to be the only answer.
 
     Raises:
-        What `refuse` makes, for a rate that no cycle decides.
+        The error that `refuse` returns, for a rate that no cycle decides.
     """
     for a, b in balanced:
         if (b, a) in balanced or (b, a) not in rates:

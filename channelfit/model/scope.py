@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterable
 import sympy
 from sympy.core.relational import Relational
 
+from channelfit.model.channel import CELSIUS
 from channelfit.model.expressions import (
+    FUNCTIONS,
     ExpressionError,
     definition_order,
     parse_expression,
@@ -25,21 +27,7 @@ _NAME = re.compile(NAME)
 _TITLE = re.compile(r"[^\W_][\w .,+()-]{0,79}")
 _CELL = re.compile(r"[^\W_](?:[\w .+()-]{0,38}[\w.+()-])?")
 #: Words that cannot name a state, a gate, a parameter or a definition.
-RESERVED = {
-    "v",
-    "t",
-    "celsius",
-    "balance",
-    "exp",
-    "log",
-    "sqrt",
-    "abs",
-    "tanh",
-    "min",
-    "max",
-    "exprel",
-    *keyword.kwlist,
-}
+RESERVED = {V.name, "t", CELSIUS, "balance", *FUNCTIONS, *keyword.kwlist}
 
 
 def checked_name(root: Section, name: str, kind: str) -> str:
@@ -94,8 +82,8 @@ class Scope:
         self.definitions: dict[str, sympy.Expr] = {}
         self.read: dict[str, tuple[str, sympy.Expr]] = {}
         if celsius is not None:
-            self.names.append("celsius")
-            self.definitions["celsius"] = sympy.Float(celsius, 17)
+            self.names.append(CELSIUS)
+            self.definitions[CELSIUS] = sympy.Float(celsius, 17)
 
     def announce(self, name: str, key: str) -> None:
         """Let every expression use a name. Raises InputError for one that is bad or taken."""
@@ -116,7 +104,7 @@ class Scope:
 
         Arguments:
             section, key: where the text stands.
-            unmentioned: names that a refusal does not offer.
+            unmentioned: names that an error does not suggest.
 
         Raises:
             InputError: an expression that cannot be used, with its place.

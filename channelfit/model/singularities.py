@@ -50,8 +50,7 @@ def remove_singularities(expression: sympy.Expr) -> sympy.Expr:
 
 
 def _rewritten(node: sympy.Basic, done: dict[sympy.Basic, sympy.Basic]) -> Any:
-    """Return a part of an expression without its singularities: a number for a number,
-    else a condition.
+    """Return a part of an expression, a number or a condition, without its singularities.
 
     Arguments:
         done: parts that were rewritten already, and their new forms.

@@ -1,4 +1,4 @@
-"""SymPy terms as a model writes them: symbols, functions of our own, arithmetic that keeps forms.
+"""SymPy terms as a model file has them: symbols, own functions, arithmetic that keeps the form.
 
 Whenever SymPy builds a product or a sum, it multiplies out 0.1*(v + 40) inside, and takes
 exp((v + 40.5)/18) apart into 9.49*exp(v/18). Then v + 40 could no longer be recognized as what
@@ -108,10 +108,10 @@ def is_zero(value: sympy.Expr) -> bool:
 
 
 def may_be_real(value: sympy.Expr) -> bool:
-    """Return whether an expression is not known to be no real number,
-    as the logarithm of -exp(v) is.
+    """Return whether an expression may be real, as far as SymPy knows.
 
-    SymPy raises an error where it builds a comparison, a minimum or a maximum of these anew.
+    It returns False for the logarithm of -exp(v), for example. SymPy raises an error where it
+    builds a comparison, a minimum or a maximum of such expressions anew.
     """
     return value.is_extended_real is not False
 
@@ -183,8 +183,7 @@ def with_plain_numbers(value: sympy.Expr) -> sympy.Expr:
 
 
 def in_plain_numbers(expression: sympy.Expr) -> sympy.Expr:
-    """Return the same expression without large whole numbers and fractions,
-    however deep they stand.
+    """Return the same expression without large whole numbers and fractions at any depth.
 
     SymPy makes them where it raises the values of a conditional to a power, for instance.
     """
@@ -197,10 +196,9 @@ def in_plain_numbers(expression: sympy.Expr) -> sympy.Expr:
 
 
 def parts_of(expression: sympy.Basic) -> list[sympy.Basic]:
-    """Return every part of an expression once, each after its arguments,
-    the expression itself last.
+    """Return every part of an expression once, each after its arguments, and itself last.
 
-    A part that occurs many times is walked into once only, and the depth is not bounded by Python's
+    A part that occurs many times is visited once only. The depth is not limited by Python's
     stack.
     """
     found: dict[sympy.Basic, None] = {}

@@ -13,7 +13,7 @@ from channelfit.reading.plain import plain
 from channelfit.reading.tables import Columns
 from channelfit.reading.units import parse_quantity
 
-#: By this share of a sampling interval times may stray: columns of times are rounded when printed.
+#: Times may differ by this share of a sampling interval: columns of times are rounded when printed.
 TIME_SLACK = 0.1
 
 
@@ -47,8 +47,7 @@ def check_lengths(lists: Mapping[str, Sequence[float]]) -> None:
 
 
 def numbers(values: Any, name: str) -> np.ndarray:
-    """Return a new array of floats from lists, arrays, or columns of pandas;
-    missing values are NaN.
+    """Return a new array of floats from lists, arrays or pandas; missing values are NaN.
 
     The columns of a pandas frame are sweeps, and become the rows of the array.
 

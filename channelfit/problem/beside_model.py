@@ -1,7 +1,7 @@
-"""Checks of recordings beside the model that is to be fitted to them: the sign, and the size.
+"""Checks of recordings against the model that is to be fitted to them: the sign, and the size.
 
-They hold for every current: `carried.py` has the current that the channel can carry at a voltage,
-and the leak that is subtracted first.
+They work for every form of current: `current_range.py` computes the currents that the channels can
+carry at a voltage, and the leak that is subtracted first.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ import numpy as np
 import sympy
 
 from channelfit.model.channel import ChannelModel
-from channelfit.problem.carried import Carried, LeakRange, Span, carried, leak_pA, leaks, span
 from channelfit.problem.clamp import Clamp
+from channelfit.problem.current_range import (
+    CurrentRange,
+    LeakRange,
+    Span,
+    current_range,
+    leak_pA,
+    leaks,
+    span,
+)
 from channelfit.problem.experiment import Problem, n_scored
 from channelfit.problem.plausibility import (
     RESPONSE_MS,
@@ -34,15 +42,15 @@ _EXCESS = 1.2
 _PREFIX = 30.0
 #: pA: the least noise of a recording. That of 10 GOhm within 1 kHz is 0.04 pA, a cell's far more.
 _LEAST_NOISE = 0.05
-#: Shares of a current's squares: current against the driving force has a caution from the first on,
-#: where it is the second of such current with this sign or with the other.
+#: Shares of a current's squares. There is a caution where at least the first flows against the
+#: driving force, and at least the second of what does so with this sign or with the other.
 _LEAST_AGAINST, _AGAINST = 0.2, 0.8
 #: Time constants of R C after which a membrane is charged.
 _CHARGED = 10.0
 
 
 def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[Caution, ...]:
-    """Return cautions about recordings beside the model that is to be fitted to them.
+    """Return cautions about recordings that do not suit the model to be fitted to them.
 
     Arguments:
         problem: the model and the experiments.
@@ -67,30 +75,31 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
             continue
         seen = CheckedRecording(place, experiment.protocol, recording.current_pA, recording.weight)
         found += _too_sharp(seen, model, experiment.clamp)
-        judged = _judged(seen, model, experiment.clamp)
-        if judged is not None:
-            found += [*_inverted(judged), *_size(judged)]
+        compared = _compare(seen, model, experiment.clamp)
+        if compared is not None:
+            found += [*_inverted(compared), *_size(compared)]
     return each_once(found)
 
 
 @dataclass(frozen=True)
-class _CapacityCheck:
-    """A recording beside the currents that a model can carry.
+class _Comparison:
+    """A recording and the currents that a model can carry.
 
     Attributes:
         seen: the recording.
         usable: the samples that count, outside of capacitive transients.
-        carried: what the channels can carry.
+        possible: the currents that the channels can carry.
         leaks: the leaks of the model and the clamp.
         signs: (n_sweeps, n_times) of the channels' current; 0 where both signs, or none, can be.
-        leak_pA: (n_sweeps, n_times) the leak that leaves least against the driving force.
-        against, flipped: the share of the squares that leaks leave against it at the least, with
-            their price; the second for the same currents with the other sign.
+        leak_pA: (n_sweeps, n_times) the leak that leaves the least current against the driving
+            force.
+        against, flipped: the share of the squares that this leak leaves against it, plus the
+            leak's penalty; the second for the same currents with the other sign.
     """
 
     seen: CheckedRecording
     usable: np.ndarray
-    carried: Carried
+    possible: CurrentRange
     leaks: list[LeakRange]
     signs: np.ndarray
     leak_pA: np.ndarray
@@ -103,13 +112,13 @@ class _CapacityCheck:
         return np.asarray(self.seen.smooth_pA - self.leak_pA)
 
 
-def _judged(
+def _compare(
     seen: CheckedRecording, model: ChannelModel, clamp: Clamp | None
-) -> _CapacityCheck | None:
-    """Return a recording beside the currents of a model; None where its ranges leave them open."""
+) -> _Comparison | None:
+    """Compare a recording with the currents of a model; None where these are unknown."""
     offset = span(clamp.offset, model) if clamp is not None else (0.0, 0.0)
     margin = _NEAR_REVERSAL + max(map(abs, offset or (0.0,)))
-    own, beside = carried(model, seen.command_mV, margin), leaks(model, clamp)
+    own, beside = current_range(model, seen.command_mV, margin), leaks(model, clamp)
     if own is None or beside is None:
         return None
     usable = seen.scored & ~_charging(seen, model, clamp)
@@ -118,11 +127,11 @@ def _judged(
     weight = np.where(signs != 0, seen.weight, 0.0)
     leak, against = leak_pA(beside, seen.smooth_pA, seen.command_mV, weight, signs)
     _, flipped = leak_pA(beside, -seen.smooth_pA, seen.command_mV, weight, signs)
-    return _CapacityCheck(seen, usable, own, beside, signs, leak, against, flipped)
+    return _Comparison(seen, usable, own, beside, signs, leak, against, flipped)
 
 
 def _charging(seen: CheckedRecording, model: ChannelModel, clamp: Clamp | None) -> np.ndarray:
-    """Return the samples after steps whose capacitive transient nothing cancels."""
+    """Return the samples in capacitive transients after steps that are not cancelled."""
     none = np.zeros(seen.known.shape, dtype=bool)
     if clamp is None:
         return none
@@ -142,8 +151,8 @@ def _too_sharp(
 ) -> Iterator[Caution]:
     """Yield a caution where a delay is fitted to steps of the current that no sample resolves.
 
-    What jumps between two samples makes the cost jump where a delay carries it across one of them:
-    the search finds a minimum as narrow as that, and a delay that looks very certain.
+    A current that jumps between two samples makes the cost jump where a delay moves it across one
+    of them: the search finds a minimum as narrow as that, and a delay that looks very certain.
     """
     if clamp is None or clamp.low_pass is not None or not _is_free(clamp.delay, model):
         return
@@ -193,16 +202,16 @@ def _at_steps(seen: CheckedRecording, model: ChannelModel, clamp: Clamp) -> np.n
     return found
 
 
-def _inverted(judged: _CapacityCheck) -> Iterator[Caution]:
+def _inverted(compared: _Comparison) -> Iterator[Caution]:
     """Yield a caution where most current flows against the driving force, whatever leaks."""
-    both = judged.against + judged.flipped
-    if judged.against < _LEAST_AGAINST or judged.against < _AGAINST * both:
+    both = compared.against + compared.flipped
+    if compared.against < _LEAST_AGAINST or compared.against < _AGAINST * both:
         return
-    seen, own = judged.seen, judged.own_pA
-    energy = np.where(judged.signs != 0, seen.weight * own**2, 0.0)
-    against = np.where(judged.signs * np.sign(own) < 0, energy, 0.0)
+    seen, own = compared.seen, compared.own_pA
+    energy = np.where(compared.signs != 0, seen.weight * own**2, 0.0)
+    against = np.where(compared.signs * np.sign(own) < 0, energy, 0.0)
     index = place_of_largest(against)
-    reversal = judged.carried.reversal_mV
+    reversal = compared.possible.reversal_mV
     beside = (
         "" if reversal is None else f", with a reversal potential of {_range_text(reversal)} mV"
     )
@@ -214,17 +223,17 @@ def _inverted(judged: _CapacityCheck) -> Iterator[Caution]:
     )
 
 
-def _size(judged: _CapacityCheck) -> Iterator[Caution]:
+def _size(compared: _Comparison) -> Iterator[Caution]:
     """Yield a caution where currents are too large for the conductance, or far too small."""
-    seen = judged.seen
-    most, usable = _reach(judged)
+    seen = compared.seen
+    most, usable = _reach(compared)
     if not usable.any():
         return
-    own = np.where(usable, np.abs(judged.own_pA), 0.0)
+    own = np.where(usable, np.abs(compared.own_pA), 0.0)
     needed = own / np.where(usable, most, 1.0)
     index = place_of_largest(needed)
-    peak, least = float(needed[index]), judged.carried.least_share
-    excess = _excess(judged, usable)
+    peak, least = float(needed[index]), compared.possible.least_share
+    excess = _excess(compared, usable)
     if excess.sum() >= 3:
         moved = recently_moved(seen, math.ceil(RESPONSE_MS / seen.protocol.sampling_ms))
         transient = moved[excess].all() and excess.sum() < 0.02 * usable.sum()
@@ -233,47 +242,46 @@ def _size(judged: _CapacityCheck) -> Iterator[Caution]:
         if transient and peak < _PREFIX:
             advice = "is this a capacitive transient (mask: [{after_steps: 1 ms}]), or are these "
             advice += "currents in pA, and read as nA?"
-        yield seen.caution(_needs(judged, index, peak), advice)
+        yield seen.caution(_needs(compared, index, peak), advice)
     elif peak < least / 100 or (
         peak < max(1e-3, least) and (least <= 0 or peak < least / 30 or _too_quiet(seen))
     ):
         advice = "are these currents in nA, and read as pA, or is the peak masked?"
-        yield seen.caution(_needs(judged, index, peak), advice)
+        yield seen.caution(_needs(compared, index, peak), advice)
 
 
-def _reach(judged: _CapacityCheck) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest current that the channels can carry at each sample, pA,
-    and where it is large.
+def _reach(compared: _Comparison) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest current of the channels at each sample, pA, and where it can be judged.
 
-    Near the reversal potential it is small, and says nothing.
+    Near the reversal potential it is too small for that.
     """
-    command = judged.seen.command_mV
-    most = np.max(np.abs(judged.carried.at(command)), axis=0)
-    around = np.max(np.abs(judged.carried.at(command, _NEAR_REVERSAL)), axis=0)
-    return most, judged.usable & (most > 0) & (most >= 0.5 * around)
+    command = compared.seen.command_mV
+    most = np.max(np.abs(compared.possible.at(command)), axis=0)
+    around = np.max(np.abs(compared.possible.at(command, _NEAR_REVERSAL)), axis=0)
+    return most, compared.usable & (most > 0) & (most >= 0.5 * around)
 
 
-def _excess(judged: _CapacityCheck, usable: np.ndarray) -> np.ndarray:
+def _excess(compared: _Comparison, usable: np.ndarray) -> np.ndarray:
     """Return the samples that no channel and no leak within the ranges could carry."""
-    seen = judged.seen
-    low, high = judged.carried.at(seen.command_mV)
+    seen = compared.seen
+    low, high = compared.possible.at(seen.command_mV)
     low, high = np.minimum(low, -high), np.maximum(high, -low)  # the sign is judged elsewhere
-    for one in judged.leaks:
+    for one in compared.leaks:
         ends = one.largest_pA(seen.command_mV)
         low, high = low + np.minimum(ends[0], 0.0), high + np.maximum(ends[1], 0.0)
     beyond = (seen.smooth_pA > _EXCESS * high) | (seen.smooth_pA < _EXCESS * low)
     return np.asarray(usable & beyond)
 
 
-def _needs(judged: _CapacityCheck, index: tuple[int, int], peak: float) -> str:
+def _needs(compared: _Comparison, index: tuple[int, int], peak: float) -> str:
     """Return in words the conductance or current that a sample requires of the channels.
 
     Arguments:
         peak: the share of the largest current of all channels.
     """
-    seen, conductance = judged.seen, judged.carried.conductance_nS
-    leak = judged.leak_pA[index]
-    beside = f" ({leak:.4g} pA of it taken for leak)" if judged.leaks else ""
+    seen, conductance = compared.seen, compared.possible.conductance_nS
+    leak = compared.leak_pA[index]
+    beside = f" ({leak:.4g} pA of it taken for leak)" if compared.leaks else ""
     where = f"{seen.at(index)}, {seen.command_mV[index]:.4g} mV"
     current = f"{seen.current_pA[index]:.4g} pA at {where}{beside}"
     if conductance is not None:
@@ -281,7 +289,7 @@ def _needs(judged: _CapacityCheck, index: tuple[int, int], peak: float) -> str:
             f"{current}, needs {peak * conductance[1]:.3g} nS if all channels are open, and the "
             f"conductance ranges over {_range_text(conductance)} nS"
         )
-    low, high = judged.carried.at(seen.command_mV[index])
+    low, high = compared.possible.at(seen.command_mV[index])
     most = max(float(high), -float(low))
     return (
         f"{current}, is {peak:.3g} times the largest current of all channels there, {most:.4g} pA"

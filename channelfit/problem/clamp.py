@@ -66,7 +66,7 @@ class Clamp:
         series_resistance: MOhm.
         membrane_capacitance, pipette_capacitance: pF.
         fraction: of the series resistance that the amplifier compensates, 0 to 1.
-        prediction: the part of the charging of the membrane that it forestalls, 0 to 0.99.
+        prediction: the part of the charging of the membrane that it supplies in advance, 0 to 0.99.
         lag: ms, the time constant with which the potential of the pipette follows.
         cancellation: the part of the capacitive currents that it subtracts, 0 to 1.
         leak_conductance, leak_reversal: nS and mV, of a leak beside the channel.
@@ -154,8 +154,7 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
         for key, row in KEYS["clamp"].items()
         if isinstance(row.shape, ConstantQuantity)
     }
-    given = section.take("compensation")
-    if isinstance(given, Mapping):
+    if isinstance(section.take("compensation"), Mapping):
         inner = section.section("compensation")
         inner.expect(KEYS["clamp compensation"])
         for key in KEYS["clamp compensation"]:
@@ -288,7 +287,7 @@ def _check_circuit(section: Section, found: Mapping[str, sympy.Expr]) -> None:
         raise section.error("there is no capacitance to cancel", "cancellation")
 
 
-def values_of(clamp: Clamp, model: ChannelModel, values: object) -> dict[str, float]:
+def quantities_at(clamp: Clamp, model: ChannelModel, values: object) -> dict[str, float]:
     """Return the quantities of a clamp at values (n_parameters,) of the parameters."""
     scope = dict(zip(model.parameter_names, values, strict=True))  # type: ignore[call-overload]
     return {name: float(evaluate(e, scope)) for name, e in clamp.quantities().items()}

@@ -21,22 +21,22 @@ from channelfit.problem.waves import Constant, Ramp, Samples, Segment, Sines, Wa
 
 #: Second differences up to this size, mV, can be those of neighboring values of a converter.
 _LARGEST_QUANTUM = 0.2
-#: Where so large a share of the second differences is zero, no noise was recorded.
+#: Where more than this share of the second differences is zero, no noise was recorded.
 _COMPUTED = 0.3
 #: mV to which the levels of a noisy or coarsely digitized record are rounded at least.
 SENSIBLE = 0.1
 #: mV: smaller jumps are found by cutting lines instead.
 _LEAST_JUMP = 1.0
-#: Samples that a filter may spread an edge over, of those that are looked at one by one.
+#: The most samples over which a filter may spread the edge of a step.
 _LEAD = 4
-#: So many straight lines between two jumps are tried before sines, and so many after them.
+#: The most straight lines between two jumps that are tried before sines, and after sines.
 _FEW_LINES, _MOST_LINES = 4, 16
 _MOST_SINES = 5
-#: Each further sine leaves at most this share of the squares, or the wave is no sum of few sines.
+#: A further sine must leave at most this share of the squares; otherwise the wave stays samples.
 _GAIN = 0.8
 #: Fewer samples are no wave.
 _SHORTEST_WAVE = 40
-#: Standard deviations that the largest of all samples may stray.
+#: The standard deviations of the noise by which the most distant of all samples may stray.
 _FAR = 6.0
 
 
@@ -83,8 +83,7 @@ def precision_of(rows: Sequence[np.ndarray]) -> Precision:
 
 
 def _quantum(small: np.ndarray, of_all: int) -> float:
-    """Return the least step of a converter, mV, of which small differences are multiples;
-    0 without one.
+    """Return the step of a converter, mV, of which small differences are multiples; 0 without one.
 
     Arguments:
         small: (n,) mV, the second differences of the record that may be such multiples.
@@ -127,8 +126,8 @@ class SweepPieces:
     """The command of one sweep, cut into pieces.
 
     Attributes:
-        edges: (n_samples,) which samples lie within the edge of a step.
-        leads: over how many samples each of these edges is spread.
+        edges: (n_samples,) whether each sample lies within the edge of a step.
+        leads: for each of these edges the number of samples over which it is spread.
     """
 
     def __init__(self, v: np.ndarray, sampling_ms: float, precision: Precision) -> None:

@@ -29,7 +29,7 @@ from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Epoch
 
-#: Bytes a sample, for its differences and for copies of a sweep while it is cut.
+#: The memory of a sample, bytes: its differences, and copies of a sweep while it is cut.
 _BYTES_A_SAMPLE = 120
 
 
@@ -42,7 +42,7 @@ class FoundCommand:
         noise_mV: the standard deviation of the record's noise.
         residual_mV: the largest difference between protocol and record, outside of edges.
         residual_at: its sweep, counted from 0, and its time in the sweep, ms.
-        edge_samples: over how many samples the slowest edge of a step is spread.
+        edge_samples: the number of samples over which the slowest edge of a step is spread.
     """
 
     protocol: Protocol
@@ -100,8 +100,7 @@ def protocol_of_epochs(
     holding_mV: float,
     name: str = "epochs of the file",
 ) -> Protocol | None:
-    """Return the protocol that the header of a file describes;
-    None where steps and ramps do not say it.
+    """Return the protocol in the header of a file; None where it is not of steps and ramps only.
 
     Arguments:
         epochs: the pieces of each sweep.

@@ -8,8 +8,8 @@ The entries of ``condition:`` are applied one after another, each to the result 
       - subtract: {file: after.csv, scale: fit, over: {from: 0 ms, to: 250 ms}}
       - run_down: {from: 20 ms, to: 40 ms}
 
-Each says in words what it found (`Conditioned.notes`), so that a conductance of 20 nS taken for
-leak is seen. Nothing is drawn at random: the same file gives the same currents to the bit.
+Each describes its result in words (`Conditioned.notes`), so that a user notices a conductance of
+20 nS taken for leak. Nothing is random: the same file gives the same currents to the bit.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LEAST_SPAN_MV = 5.0
 #: Residuals beyond this many standard deviations are transients, and are not used for a line.
 _OUTLIER = 4.0
 _ROUNDS = 10
-#: A fitted scale below it subtracts nothing, or adds.
+#: A fitted scale below this subtracts almost nothing, or adds.
 _LEAST_SCALE = 0.1
 #: Sweeps whose amplitude fell below this part of the first one's are noise, not current run down.
 _LEAST_LEFT = 0.1
@@ -56,11 +56,12 @@ class Conditioned:
 
     Attributes:
         current_pA: (n_sweeps, n_times) pA; NaN where the recording has none.
-        notes: what each step found and did, in words, in order.
-        doubts: what looks wrong in a step: its key, what was found, and advice.
-        low_pass: the filter that they went through, which the model's current has to go through
+        notes: the result of each step in words, in order.
+        doubts: of each step that looks wrong its key, the finding, and advice.
+        low_pass: the filter that was applied to them, and has to be applied to the model's current
             too; None for none.
-        every: how many samples one is to stand for, since the filter has left nothing between.
+        every: one of this number of samples is to be fitted, since the filter leaves no changes
+            between them.
     """
 
     current_pA: np.ndarray
@@ -77,8 +78,9 @@ class _Currents:
     Attributes:
         current: (n_sweeps, n_times) pA, NaN where nothing was recorded.
         rows: the sweeps, counted from 0, that were recorded.
-        notes: what was done so far; doubts: see `Conditioned`.
-        low_pass, every: the filter, and how many samples it lets one stand for.
+        protocol: the command.
+        notes, doubts, low_pass, every: as in `Conditioned`.
+        name: a prefix of the notes; empty for the main recording.
     """
 
     current: np.ndarray
@@ -115,9 +117,9 @@ def conditioned(
         InputError: a step that is not known, holds no samples, or finds nothing that it can use;
             with file and key.
     """
-    work = _Currents(current.copy(), rows, protocol, [])
+    data = _Currents(current.copy(), rows, protocol, [])
     if "baseline" in section:
-        _baseline(section.section("baseline"), work)
+        _baseline(section.section("baseline"), data)
     steps = _steps(section)
     for k, (name, inner) in enumerate(steps):
         if name == "subtract":
@@ -127,12 +129,12 @@ def conditioned(
             for before, step in steps[:k]:
                 if before != "subtract":
                     _STEPS[before](step, other)
-            work.notes += other.notes
-            _subtract(inner, work, other.current)
+            data.notes += other.notes
+            _subtract(inner, data, other.current)
         else:
-            _STEPS[name](inner, work)
+            _STEPS[name](inner, data)
     return Conditioned(
-        work.current, tuple(work.notes), work.low_pass, work.every, tuple(work.doubts)
+        data.current, tuple(data.notes), data.low_pass, data.every, tuple(data.doubts)
     )
 
 
@@ -167,16 +169,16 @@ def within(t: np.ndarray, start: float, end: float, protocol: Protocol) -> np.nd
     return inside
 
 
-def _window(section: Section, work: _Currents) -> np.ndarray:
+def _window(section: Section, data: _Currents) -> np.ndarray:
     """Return which samples (n_sweeps, n_times) lie in ``from`` .. ``to`` and were recorded."""
     start, end = section.quantity("from", default=...), section.quantity("to", default=...)
     if start >= end:
         raise section.error(f"from {start:g} ms to {end:g} ms holds no time", "to")
-    inside = within(work.protocol.times_ms, start, end, work.protocol)
-    found: np.ndarray = inside & np.isfinite(work.current)
-    for k in work.rows:
+    inside = within(data.protocol.times_ms, start, end, data.protocol)
+    found: np.ndarray = inside & np.isfinite(data.current)
+    for k in data.rows:
         if not found[k].any():
-            lasts = work.protocol.n_times(k) * work.protocol.sampling_ms
+            lasts = data.protocol.n_times(k) * data.protocol.sampling_ms
             raise section.error(
                 f"no sample of sweep {k + 1} lies from {start:g} ms to {end:g} ms; "
                 f"it lasts {lasts:g} ms"
@@ -187,25 +189,25 @@ def _window(section: Section, work: _Currents) -> np.ndarray:
 # --- the steps ------------------------------------------------------------------------------------
 
 
-def _baseline(section: Section, work: _Currents) -> None:
+def _baseline(section: Section, data: _Currents) -> None:
     """Subtract from every sweep its mean over a window."""
     section.expect(KEYS["baseline"])
-    window = _window(section, work)
+    window = _window(section, data)
     section.finish()
-    _doubt_voltage(section, work, window)
-    means = [float(work.current[k, window[k]].mean()) for k in work.rows]
-    for k, mean in zip(work.rows, means, strict=True):
-        work.current[k] -= mean
-    work.note(f"baseline of {_spread(means)} pA subtracted")
+    _doubt_voltage(section, data, window)
+    means = [float(data.current[k, window[k]].mean()) for k in data.rows]
+    for k, mean in zip(data.rows, means, strict=True):
+        data.current[k] -= mean
+    data.note(f"baseline of {_spread(means)} pA subtracted")
 
 
-def _doubt_voltage(section: Section, work: _Currents, window: np.ndarray) -> None:
+def _doubt_voltage(section: Section, data: _Currents, window: np.ndarray) -> None:
     """Doubt a baseline away from the holding potential, where channels may be open."""
-    holding = work.protocol.holding_mV
-    voltages = work.protocol.command()[work.rows][window[work.rows]]
+    holding = data.protocol.holding_mV
+    voltages = data.protocol.command()[data.rows][window[data.rows]]
     farthest = float(voltages[np.argmax(np.abs(voltages - holding))])
     if abs(farthest - holding) > LEAST_SPAN_MV:
-        work.doubts.append(
+        data.doubts.append(
             (
                 section.key,
                 f"the baseline is taken at {farthest:.4g} mV, away from the holding potential of "
@@ -215,7 +217,7 @@ def _doubt_voltage(section: Section, work: _Currents, window: np.ndarray) -> Non
         )
 
 
-def _leak(section: Section, work: _Currents) -> None:
+def _leak(section: Section, data: _Currents) -> None:
     """Subtract a current that is a straight line in the command voltage.
 
     The line is given, or goes through current against command in a window in which the channel is
@@ -223,41 +225,41 @@ def _leak(section: Section, work: _Currents) -> None:
     command varies in its window; where it does so only from sweep to sweep, all have one together.
     """
     section.expect(KEYS["condition leak"])
-    if work.low_pass is not None:  # the line would jump with the command, and the current does not
+    if data.low_pass is not None:  # the line would jump with the command, and the current does not
         raise section.error("a leak is subtracted before the low-pass filter; put it first")
-    command = work.protocol.command()
+    command = data.protocol.command()
     reversal = section.quantity("reversal")
     if "conductance" in section:
         g = section.quantity("conductance", default=...)
         if reversal is None:
             raise section.error("a conductance needs its reversal potential beside it", "reversal")
         section.finish()
-        lines = dict.fromkeys(work.rows, (g, reversal))
+        lines = dict.fromkeys(data.rows, (g, reversal))
     else:
-        window = _window(section, work)
+        window = _window(section, data)
         section.finish()
-        lines = _leak_lines(section, work, command, window, reversal)
+        lines = _leak_lines(section, data, command, window, reversal)
     for k, (g, e) in lines.items():
-        work.current[k] -= g * (command[k] - e)
+        data.current[k] -= g * (command[k] - e)
     sizes, ends = zip(*lines.values(), strict=True)
-    work.note(f"leak of {_spread(sizes)} nS that reverses at {_spread(ends)} mV subtracted")
+    data.note(f"leak of {_spread(sizes)} nS that reverses at {_spread(ends)} mV subtracted")
 
 
 def _leak_lines(
     section: Section,
-    work: _Currents,
+    data: _Currents,
     command: np.ndarray,
     window: np.ndarray,
     reversal: float | None,
 ) -> dict[int, tuple[float, float]]:
     """Return conductance, nS, and reversal potential, mV, of the leak of every recorded sweep."""
-    spans = {k: float(np.ptp(command[k, window[k]])) for k in work.rows}
+    spans = {k: float(np.ptp(command[k, window[k]])) for k in data.rows}
     alone = reversal is not None or min(spans.values()) >= LEAST_SPAN_MV
-    groups = [[k] for k in work.rows] if alone else [work.rows]
+    groups = [[k] for k in data.rows] if alone else [data.rows]
     lines = {}
     for group in groups:
         v = np.concatenate([command[k, window[k]] for k in group])
-        i = np.concatenate([work.current[k, window[k]] for k in group])
+        i = np.concatenate([data.current[k, window[k]] for k in group])
         if reversal is None and np.ptp(v) < LEAST_SPAN_MV:
             raise section.error(
                 f"the command varies by {np.ptp(v):.3g} mV in this window, which gives no line "
@@ -271,10 +273,10 @@ def _leak_lines(
 def _line(
     section: Section, v: np.ndarray, i: np.ndarray, reversal: float | None
 ) -> tuple[float, float]:
-    """Return slope, nS, and zero, mV, of the line through currents at voltages;
-    transients do not count.
+    """Return slope, nS, and zero, mV, of the line through currents at voltages.
 
-    Least squares, repeated without the samples that lie far from the line before.
+    Least squares are repeated without the samples far from the previous line: transients do not
+    count.
     """
     kept = np.ones(len(v), dtype=bool)
     slope = offset = 0.0
@@ -303,21 +305,21 @@ def _line(
     return slope, -offset / slope
 
 
-def _subtract(section: Section, work: _Currents, other: np.ndarray) -> None:
+def _subtract(section: Section, data: _Currents, other: np.ndarray) -> None:
     """Subtract another recording under the same command: after a blocker, or scaled subpulses."""
     choice = section.take("scale")
     drift = section.choice("drift")
     scale = None if choice == "fit" else section.number("scale")
     fitted = scale is None or drift != "none"
-    windows = _windows(section, work, other) if fitted else None
+    windows = _windows(section, data, other) if fitted else None
     if not fitted and "over" in section:
         raise section.error('"over" has no meaning without scale: fit or drift', "over")
-    t = work.protocol.times_ms
+    t = data.protocol.times_ms
     scales, moved = [], []
-    for k in work.rows:
+    for k in data.rows:
         columns = [other[k]] if scale is None else []
         columns += [np.ones(len(t))] * (drift != "none") + [t] * (drift == "line")
-        rest = work.current[k] - (0.0 if scale is None else scale * other[k])
+        rest = data.current[k] - (0.0 if scale is None else scale * other[k])
         found = np.zeros(len(columns))
         if windows is not None:
             inside = windows[k]
@@ -336,11 +338,11 @@ def _subtract(section: Section, work: _Currents, other: np.ndarray) -> None:
         scales.append(float(found[0]) if scale is None else scale)
         own = found[1:] if scale is None else found
         moved.append(float(own[0]) if len(own) else 0.0)
-        work.current[k] = rest
+        data.current[k] = rest
     name = Path(section.text("file")).name
     if choice == "fit" and min(scales) < _LEAST_SCALE:
         amount = "with the other sign" if min(scales) < 0 else "hardly at all"
-        work.doubts.append(
+        data.doubts.append(
             (
                 section.key,
                 f"the scale of the subtraction comes out as {_spread(scales)}: {name} is "
@@ -349,10 +351,10 @@ def _subtract(section: Section, work: _Currents, other: np.ndarray) -> None:
             )
         )
     note = f"{_spread(scales)} times {name} subtracted"
-    work.note(note + (f", and a drift from {_spread(moved)} pA" if drift != "none" else ""))
+    data.note(note + (f", and a drift from {_spread(moved)} pA" if drift != "none" else ""))
 
 
-def _windows(section: Section, work: _Currents, other: np.ndarray) -> np.ndarray:
+def _windows(section: Section, data: _Currents, other: np.ndarray) -> np.ndarray:
     """Return which samples lie in the windows ``over`` and are known in both recordings."""
     entries = section.take("over")
     entries = [entries] if isinstance(entries, Mapping) else entries
@@ -362,42 +364,42 @@ def _windows(section: Section, work: _Currents, other: np.ndarray) -> np.ndarray
             f"current but for these; not {shown(entries)}",
             "over",
         )
-    found = np.zeros_like(work.current, dtype=bool)
+    found = np.zeros_like(data.current, dtype=bool)
     for k, entry in enumerate(entries, 1):
         inner = Section(entry, section.file, section.path(f"over[{k}]"))
         inner.expect(KEYS["baseline"])
-        found |= _window(inner, work)
+        found |= _window(inner, data)
     both: np.ndarray = found & np.isfinite(other)
     return both
 
 
-def _run_down(section: Section, work: _Currents) -> None:
+def _run_down(section: Section, data: _Currents) -> None:
     """Scale every sweep to the first one by the mean current in a window with one command."""
     section.expect(KEYS["condition run_down"])
-    window = _window(section, work)
+    window = _window(section, data)
     trend = section.choice("trend")
     section.finish()
-    command = work.protocol.command()
-    first, reference = work.rows[0], command[work.rows[0]]
-    for k in work.rows:
+    command = data.protocol.command()
+    first, reference = data.rows[0], command[data.rows[0]]
+    for k in data.rows:
         both = window[k] & window[first]
         if not np.allclose(command[k, both], reference[both], atol=1.0, rtol=0):
             raise section.error(
                 f"the command of sweep {k + 1} differs there from that of sweep {first + 1}; "
                 "run-down is seen only where all sweeps have the same command"
             )
-    sizes = np.array([work.current[k, window[k]].mean() for k in work.rows])
+    sizes = np.array([data.current[k, window[k]].mean() for k in data.rows])
     sizes = _trend(section, sizes, trend)
     left = sizes / sizes[0]
     if not (left > _LEAST_LEFT).all():
         k = int(np.argmin(left))
         raise section.error(
-            f"the current of sweep {work.rows[k] + 1} is {left[k]:.3g} of the first one's; that "
+            f"the current of sweep {data.rows[k] + 1} is {left[k]:.3g} of the first one's; that "
             f"is no run-down that a factor can mend (less than {_LEAST_LEFT:g} is left)"
         )
-    for k, factor in zip(work.rows, left, strict=True):
-        work.current[k] /= factor
-    work.note(f"run-down to {100 * left[-1]:.4g} % in the last sweep divided out")
+    for k, factor in zip(data.rows, left, strict=True):
+        data.current[k] /= factor
+    data.note(f"run-down to {100 * left[-1]:.4g} % in the last sweep divided out")
 
 
 def _trend(section: Section, sizes: np.ndarray, trend: str) -> np.ndarray:
@@ -416,35 +418,35 @@ def _trend(section: Section, sizes: np.ndarray, trend: str) -> np.ndarray:
     return fitted if sizes[0] > 0 else -fitted
 
 
-def _lowpass(section: Section, work: _Currents) -> None:
+def _lowpass(section: Section, data: _Currents) -> None:
     """Filter every sweep as an amplifier would have, and leave samples out as `every` says."""
     section.expect(KEYS["condition lowpass"])
-    if work.low_pass is not None:
+    if data.low_pass is not None:
         raise section.error("one low-pass filter was expected, and this is the second")
-    work.low_pass = read_low_pass(section)
-    work.every = section.integer("every")
-    h = work.protocol.sampling_ms
-    for key, cutoff, sampled in (("cutoff", 1.0, h), ("every", 0.8, h * work.every)):
+    data.low_pass = read_low_pass(section)
+    data.every = section.integer("every")
+    h = data.protocol.sampling_ms
+    for key, cutoff, sampled in (("cutoff", 1.0, h), ("every", 0.8, h * data.every)):
         # attenuation is weak until far above the cutoff, so that it must stay below half the rate
-        if work.low_pass.cutoff_kHz * sampled > cutoff / 2:
+        if data.low_pass.cutoff_kHz * sampled > cutoff / 2:
             raise section.error(
-                f"{work.low_pass.cutoff_kHz:g} kHz does not fit to a sample every {sampled:g} ms; "
+                f"{data.low_pass.cutoff_kHz:g} kHz does not fit to a sample every {sampled:g} ms; "
                 f"{cutoff / (2 * sampled):.4g} kHz or less was expected, or else faster changes "
                 "would come back as slow ones",
                 key,
             )
-    for k in work.rows:
-        n = work.protocol.n_times(k)
-        trace = work.current[k, :n]
+    for k in data.rows:
+        n = data.protocol.n_times(k)
+        trace = data.current[k, :n]
         if not np.isfinite(trace).all():
             raise section.error(
                 f"sweep {k + 1} has samples without a current, which no filter can bridge; "
                 "record them, or leave the filter out"
             )
-        steps = work.protocol.step_times_ms(k)
+        steps = data.protocol.step_times_ms(k)
         quiet = max(1, int((steps[0] if len(steps) else n * h) / h))
-        work.current[k, :n] = filtered(trace, h, work.low_pass, float(trace[:quiet].mean()))
-    work.note(f"low-pass filter of {work.low_pass.poles} poles at {work.low_pass.cutoff_kHz:g} kHz")
+        data.current[k, :n] = filtered(trace, h, data.low_pass, float(trace[:quiet].mean()))
+    data.note(f"low-pass filter of {data.low_pass.poles} poles at {data.low_pass.cutoff_kHz:g} kHz")
 
 
 def filtered(trace: np.ndarray, sampling_ms: float, low_pass: LowPass, before: float) -> np.ndarray:
@@ -455,7 +457,7 @@ def filtered(trace: np.ndarray, sampling_ms: float, low_pass: LowPass, before: f
 
     Arguments:
         sampling_ms: between two samples.
-        before: what the filter has seen for ever before the first sample.
+        before: the constant input of the filter before the first sample.
     """
     from scipy.signal import bessel, lfilter  # loads SciPy, which other steps do not need
 

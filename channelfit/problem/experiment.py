@@ -20,8 +20,8 @@ from channelfit.reading.errors import InputError
 #: The share of the data's root mean square that is left at the exact minimum of data without noise.
 #: It is 3e-13 to 7e-12 in the shipped models; most of it comes from compression when linearizing.
 _ROUNDING = {"float64": 3e-11, "float32": 1e-5}
-#: Bytes of a sample while it is laid out, simulated, judged, drawn and written as text; and what
-#: it takes for each further candidate: the current, and two copies while it is put in order.
+#: The memory of a sample, bytes, while it is laid out, simulated, scored, drawn and written as
+#: text; and that for each further candidate: the current, and two copies while it is reordered.
 _BYTES_A_SAMPLE, _BYTES_A_CURRENT = 200, 24
 
 
@@ -35,7 +35,7 @@ class Experiment:
         weight: the factor by which its samples count in the cost; 0 holds them out of the fit.
         cell: the name of the cell that was recorded from; empty where nothing says.
         temperature_C: degC; None for the model's own.
-        clamp: what the amplifier did; None for an ideal clamp.
+        clamp: the circuit of the amplifier; None for an ideal clamp.
     """
 
     protocol: Protocol
@@ -144,9 +144,7 @@ class Problem:
         return tuple(groups)
 
     def _celsius(self, k: int) -> float | None:
-        """Return the temperature of an experiment for the model's parameter, if it has one.
-
-        Where nothing in the model depends on it, it says where the recording comes from, no more.
+        """Return the temperature of an experiment where it is a parameter of the model, else None.
 
         Raises: InputError where no temperature is stated, or where the model cannot take it.
         """
@@ -174,10 +172,9 @@ class Problem:
         return replace(self.model, parameters=tuple(parameters))
 
     def linear_parameters(self) -> dict[str, bool]:
-        """Return names of the model's linear parameters
-        (`ChannelModel.linear_parameters`) free for any cell.
+        """Return `ChannelModel.linear_parameters` of the parameters that are free for any cell.
 
-        With a clamp there is none: the current changes the potential at which it flows.
+        With a clamp there are none: the current changes the potential at which it flows.
         """
         if any(e.clamp for e in self.experiments):
             return {}
@@ -192,11 +189,11 @@ class Problem:
 
     def with_values(self, values: np.ndarray) -> Problem:
         """Return the same problem with values (n_parameters,), base units, as the model's own."""
-        given = dict(zip((p.name for p in self.parameters), values.tolist(), strict=True))
+        by_name = dict(zip((p.name for p in self.parameters), values.tolist(), strict=True))
         parameters = []
         for p in self.model.parameters:
             own = {
-                cell: replace(one, name=p.name, value=given[one.name])
+                cell: replace(one, name=p.name, value=by_name[one.name])
                 for cell, one in self._by_cell.get(p.name, {}).items()
             }
             if "" in own:
@@ -356,8 +353,7 @@ def square_sum(problem: Problem) -> float:
 
 
 def rounding_floor(problem: Problem, dtype: str) -> float:
-    """Return the cost, pA^2, below which candidates differ by
-    rounding and not by how well they fit.
+    """Return the cost, pA^2, below which differences between candidates are rounding.
 
     Arguments:
         dtype: the scorer's precision, "float64" or "float32".

@@ -1,8 +1,8 @@
 """Rates that no channel has: negative, not a number, or beyond the bounds that backends keep.
 
-A score says only that a candidate failed. Here is found which rate or gate is to blame, at which
-voltage, and its value: apart from the backends, by evaluating the expressions at the voltages of
-the protocols.
+A score reports only that a candidate failed. This module finds the rate or gate that causes it, its
+value and the voltage, without a backend: it evaluates the expressions at the voltages of the
+protocols.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from channelfit.problem.protocol import Protocol
 
 #: 1/ms, by precision: faster rates are replaced by these. In float32, on a GPU, it is lower.
 CEILINGS = {"float64": RATE_CEILING, "float32": SINGLE_CEILING}
-#: The largest number of voltages that are checked; of more, some are left out evenly.
+#: The largest number of voltages that are checked; of more, evenly chosen ones.
 _MOST_VOLTAGES = 4096
-#: mV: the voltages that are looked at where there is no protocol.
+#: mV: the voltages that are checked where there is no protocol.
 _ORDINARY = np.arange(-120.0, 61.0, 1.0)
 
 
@@ -41,9 +41,9 @@ class Extreme:
         place: "rate C -> O", "alpha of gate m", "inf of gate h" or "the conductance".
         value, unit: at that voltage.
         voltage_mV: None where it does not depend on v.
-        also: at how many other voltages it is strange too.
-        consequence: what becomes of it.
-        fails: whether a candidate with it costs inf.
+        also: the number of other voltages at which it is extreme too.
+        consequence: its effect on the simulation, in words.
+        fails: whether the cost of a candidate with it is infinite.
     """
 
     place: str
@@ -78,7 +78,7 @@ def extremes(
     voltages_mV: np.ndarray,
     ceiling: float = RATE_CEILING,
 ) -> list[Extreme]:
-    """Return the rates and gates of a model that are strange at given parameters.
+    """Return the rates and gates of a model that are extreme at given parameters.
 
     Arguments:
         values: (n_parameters,) base units.
@@ -235,11 +235,10 @@ def _worst(
     fails: bool,
     scope: dict[str, Any],
 ) -> list[Extreme]:
-    """Return the strangest voltage: among those where it is strange,
-    the one of the least `order`.
+    """Return one extreme, at the strange voltage with the least `order`; none without any.
 
-    Returns:
-        One extreme; none where it is strange nowhere.
+    Arguments:
+        value, strange, order: (n_voltages,) the values, whether each is extreme, and its rank.
     """
     at = np.flatnonzero(strange)
     if not at.size:

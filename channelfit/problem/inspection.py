@@ -1,4 +1,4 @@
-"""The inspection of a recording file: its current, the protocol that ran, and doubts about both."""
+"""The inspection of a recording file: its current, its protocol, and doubts about both."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from channelfit.reading.texts import stem_of
 from channelfit.reading.units import shown, unit_factor
 
 _YAML = (".yaml", ".yml")
-#: The memory that looking at a sample takes: 3.7 GB were measured for 19 million samples.
+#: The memory of a sample during an inspection, bytes: 3.7 GB were measured for 19 million.
 _BYTES_A_SAMPLE = 200
 #: Noise below it, in the unit of the file, is that of a current in nA where no unit is stated.
 _NOISE_OF_NA = 0.2
@@ -46,9 +46,9 @@ _MOST_PA = 1e8
 _QUIET, _COMMAND_RANGE_MV = 1e-4, (10.0, 400.0)
 #: mV that a recorded command may stray from its protocol without a caution.
 _STRAYS_MV = 5.0
-#: ms, for lists of steps, which do not say it.
+#: ms, for lists of steps, which do not state it.
 _USUAL_SAMPLING_MS = 0.1
-#: MOhm: a leak of a lower resistance deserves a word.
+#: MOhm: a leak of a lower resistance has a caution.
 _POOR_SEAL = 300.0
 #: mV: where the series resistance loses more, the membrane cannot be taken to be at the command.
 LOST_MV = 5.0
@@ -60,7 +60,7 @@ _DRIFT = 0.2
 
 @dataclass(frozen=True)
 class FileOptions:
-    """A user's options about a file, where it does not say, or says otherwise.
+    """The options of a user about a file, for what it does not state or states wrongly.
 
     Attributes:
         signal: the name or the number (from 1) of the current.
@@ -87,14 +87,14 @@ class Inspection:
         current: the signal that is taken for the membrane current; None where there is none.
         current_pA: (n_sweeps, n_samples), NaN where nothing was recorded.
         unit: in which the file stores that current; `unit_is_guessed` where it does not say so.
-        sampling_ms: NaN where nobody says.
+        sampling_ms: NaN where it is not known.
         protocol: the command; None where it is not known.
         protocol_from: where the protocol comes from, in words.
         command: how far a recorded command is from that protocol; None for a nominal one.
         noise_pA: standard deviation of a sample.
         held_pA: (n_sweeps,) the current at the holding potential, of each sweep.
-        leak: the leak at most; None where the protocol does not show it.
-        transient_ms: how long capacitive transients last.
+        leak: the largest leak that is possible; None where the protocol does not show it.
+        transient_ms: the duration of capacitive transients.
         peak: the largest current outside of them.
         run_down: the share by which the peaks of equal sweeps change; None where sweeps differ.
         cautions: what looks wrong.
@@ -139,8 +139,7 @@ class Inspection:
 
     @property
     def lost_mV(self) -> float:
-        """The distance of membrane from command at the largest current,
-        by the file's own values.
+        """The distance of the membrane from the command at the largest current, mV.
 
         That is the largest current times the part of the series resistance that is not compensated;
         0 where the file says no resistance, or no current is known.
@@ -351,8 +350,7 @@ def _protocol_in(
 
 
 def _for_sweeps(protocol: Protocol, values: np.ndarray, path: Path) -> Protocol:
-    """Return the protocol for as many sweeps as were recorded: repeated,
-    or a long one cut into them.
+    """Return the protocol for the recorded sweeps: repeated, or a long one cut into them.
 
     Raises:
         InputError: it has another number of sweeps.

@@ -4,7 +4,7 @@ When the voltage jumps, the current charges the membrane and flows through open 
 is a multiple of the jump. Where it is no multiple of the command's jumps, but of those of the same
 voltages in another order, the recording was made under another protocol. That order is found by
 dynamic programming over the voltages of the segments (Viterbi 1967, IEEE Trans Inf Theory 13:260).
-Some order explains a part of any jumps; how large a part is seen in the same jumps shuffled.
+Any jumps are explained in part by some order; the same jumps shuffled show how large that part is.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _TOLERANCE, _TOLERANCE_MV = 0.4, 1.0
 _ANOTHER = 0.1
 #: The voltages, mV, that the median jump of the current may stand for, of either sign.
 _WORTH_MV = np.geomspace(8.0, 120.0, 25)
-#: So many steps more must agree in the other order, which leaves at most this share of all steps
-#: and this share of what an order leaves of shuffled jumps, shuffled so many times.
+#: The number of steps by which the other order must agree better; the share of all steps, and of
+#: those left by an order of shuffled jumps, that it may leave; and how often jumps are shuffled.
 _MORE, _LEFT, _OF_SHUFFLED, _SHUFFLES = 2.0, 0.1, 0.65, 20
 #: The current must jump against the command at this share of the steps; at one, where the other
 #: order has two voltages changed at most. Spikes and what flows through open channels may have
@@ -44,11 +44,11 @@ class OtherOrder:
     """An order of the voltages that explains the jumps of a current as the protocol's does not.
 
     Attributes:
-        steps: how many steps were looked at.
-        astray, still_astray: at how many of them the current does not jump with the command, and
-            does not with the other order.
+        steps: the number of steps that were examined.
+        astray, still_astray: the numbers of steps at which the current does not jump with the
+            command, and with the other order.
         sweep, time_ms: the step at which the two differ most; the sweep counts from 0.
-        jump_mV, like_mV: by how much the command jumps there, and the other order.
+        jump_mV, like_mV: the jump of the command there, and that of the other order.
     """
 
     steps: int

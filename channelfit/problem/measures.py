@@ -14,7 +14,7 @@ import numpy as np
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Ramp
 
-#: Sweeps that are looked at for the noise, evenly chosen.
+#: The number of sweeps, evenly chosen, from which the noise is estimated.
 _SWEEPS = 200
 #: mV: channels that open on depolarization are closed below; there the current is mostly leak.
 _CLOSED = -60.0
@@ -72,12 +72,11 @@ class Leak:
 
 
 def leak(current: np.ndarray, protocol: Protocol, blank_ms: float) -> Leak | None:
-    """Return the leak at most, from steps and ramps at -60 mV and
-    below that nothing above preceded.
+    """Return the largest possible leak, from steps and ramps before the command exceeds -60 mV.
 
     Arguments:
         current: (n_sweeps, n_times) pA.
-        blank_ms: how long the capacitive transient after a step lasts.
+        blank_ms: the duration of the capacitive transient after a step.
 
     Returns: None where the protocol has no such steps or ramps.
     """
@@ -171,8 +170,11 @@ def transient_ms(current: np.ndarray, protocol: Protocol, noise: float) -> float
 def _after_steps(
     current: np.ndarray, protocol: Protocol, size: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return all steps: their sizes and the higher of their voltages (n_steps,) mV, and the current
-    after them, less that before each, (n_steps, size) pA; NaN where the next step begins.
+    """Return the steps of all sweeps and the current after them.
+
+    Returns:
+        The sizes of the steps and the higher of their voltages, (n_steps,) mV; and the current
+        after each, less that before it, (n_steps, size) pA, NaN from the next step on.
     """
     command = protocol.command()
     places = [
@@ -233,10 +235,10 @@ class Peak:
 
 
 def holding_pA(current: np.ndarray, protocol: Protocol | None) -> np.ndarray:
-    """Return the mean current of each sweep, (n_sweeps,) pA,
-    before the command leaves the holding one.
+    """Return the mean current of each sweep at the holding potential, (n_sweeps,) pA.
 
-    Without a protocol, or where a sweep begins with a step, it is the mean of its first twentieth.
+    It is taken before the command first changes; without a protocol, or where a sweep begins with a
+    step, it is the mean of the sweep's first twentieth.
     """
     found = np.empty(len(current))
     for k, row in enumerate(current):
@@ -262,7 +264,7 @@ def find_peak(
         smooth: (n_sweeps, n_times) pA, without spikes of single samples.
         raw: the same as it was recorded, from which the peak's true height is taken.
         held: (n_sweeps,) pA, the current at the holding potential.
-        blank_ms: how long the transients after steps last.
+        blank_ms: the duration of the transients after steps.
     """
     t, command = protocol.times_ms, protocol.command()
     apart = smooth - np.nan_to_num(held)[:, None]

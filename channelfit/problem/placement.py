@@ -42,36 +42,44 @@ def laid_out(
     """
     firsts = _read_starts(section, sweeps, protocol)
     if "starts" in section:
-        return *_parts(section, current, sweeps, firsts, protocol), firsts
-    return *_whole(current, sweeps, headed, protocol, path), firsts
+        _check_parts(section, current, sweeps, firsts, protocol)
+    else:
+        _check_count(current.shape[1], sweeps, headed, protocol, path)
+    shape = (protocol.n_sweeps, protocol.n_times_max)
+    out, recorded = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    for k, first, trace in zip(sweeps, firsts, current, strict=True):
+        end = min(protocol.n_times(k), first + len(trace))
+        out[k, first:end] = trace[: end - first]
+        recorded[k, first:end] = True
+    return out, recorded, firsts
 
 
 def _read_starts(section: Section, sweeps: list[int], protocol: Protocol) -> list[int]:
-    """Return the first sample, counted from 0, of each recorded sweep;
-    0 without the key ``starts``.
+    """Return the first sample of each recorded sweep, counted from 0.
 
     Arguments:
-        section: has ``starts``, one time of the sweep for all, or a list with one for each.
+        section: its key ``starts`` is one time for all sweeps, or a list with one for each; without
+            the key recordings begin with their sweeps.
         sweeps: of the protocol, counted from 0, that were recorded.
 
     Raises:
         InputError: another number of times than sweeps, or a time between two samples.
     """
-    given = section.items("starts")
-    if len(given) not in (1, len(sweeps)):
+    starts = section.items("starts")
+    if len(starts) not in (1, len(sweeps)):
         raise section.error(
-            f"{len(given)} times, but {len(sweeps)} sweeps were recorded; one for all, or one for "
+            f"{len(starts)} times, but {len(sweeps)} sweeps were recorded; one for all, or one for "
             "each, was expected",
             "starts",
         )
-    firsts = [_sample(section, value, protocol.sampling_ms) for value in given]
-    return firsts * len(sweeps) if len(given) == 1 else firsts
+    firsts = [_sample(section, value, protocol.sampling_ms) for value in starts]
+    return firsts * len(sweeps) if len(starts) == 1 else firsts
 
 
 def common_start_ms(section: Section) -> float:
     """Return the time of the sweep at which all parts begin; 0 where they differ."""
-    given = section.items("starts")
-    return section.measured("starts", given[0]) if len(given) == 1 else 0.0
+    starts = section.items("starts")
+    return section.measured("starts", starts[0]) if len(starts) == 1 else 0.0
 
 
 def _sample(section: Section, value: object, sampling_ms: float) -> int:
@@ -85,27 +93,19 @@ def _sample(section: Section, value: object, sampling_ms: float) -> int:
     return sample
 
 
-def _parts(
+def _check_parts(
     section: Section,
     current: np.ndarray,
     sweeps: list[int],
     firsts: list[int],
     protocol: Protocol,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return recorded parts, laid out as the protocol's sweeps.
+) -> None:
+    """Raise InputError for a part that lasts longer than its sweep.
 
     Arguments:
         current: (n_recorded, n_rows) pA.
-        sweeps, firsts: which sweep each row is of, and at which sample it begins, from 0.
-
-    Returns:
-        (n_sweeps, n_times) pA, NaN where nothing was recorded, and whether something was.
-
-    Raises:
-        InputError: a part that lasts longer than its sweep.
+        sweeps, firsts: of each row its sweep, and the sample at which it begins, from 0.
     """
-    shape = (protocol.n_sweeps, protocol.n_times_max)
-    out, recorded = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     for k, first, trace in zip(sweeps, firsts, current, strict=True):
         known = np.flatnonzero(np.isfinite(trace))
         last = first + (int(known[-1]) + 1 if known.size else 0)
@@ -117,48 +117,25 @@ def _parts(
                 f"sweep {k + 1} of {protocol.name} ends at {n * h:g} ms",
                 "starts",
             )
-        end = min(n, first + len(trace))
-        out[k, first:end] = trace[: end - first]
-        recorded[k, first:end] = True
-    return out, recorded
 
 
-def _whole(
-    current: np.ndarray, rows: list[int], headed: bool, protocol: Protocol, path: Path
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return currents of whole sweeps (n_sweeps, n_times),
-    and which samples must have been recorded.
+def _check_count(
+    n_rows: int, sweeps: list[int], headed: bool, protocol: Protocol, path: Path
+) -> None:
+    """Raise InputError for whole sweeps of another number of samples than the protocol's.
 
     Arguments:
         headed: whether the first row is all numbers, and may be a heading.
     """
-    n_rows, n_times = current.shape[1], protocol.n_times_max
-    expected = max(protocol.n_times(k) for k in rows)
-    if n_rows not in (n_times, expected):
-        heading = headed and n_rows - 1 in (n_times, expected)
-        raise _wrong_count(n_rows, expected, heading, protocol, path)
-    out = np.full((protocol.n_sweeps, n_times), np.nan)
-    recorded = np.zeros(out.shape, dtype=bool)
-    for k, trace in zip(rows, current, strict=True):
-        n = protocol.n_times(k)
-        out[k, :n] = trace[:n]
-        recorded[k, :n] = True
-    return out, recorded
-
-
-def _wrong_count(
-    n_rows: int, expected: int, heading: bool, protocol: Protocol, path: Path
-) -> InputError:
-    """Return the error of a recording with another number of samples than the protocol.
-
-    Arguments:
-        heading: whether its first row is all numbers, and would be one too many.
-    """
+    expected = max(protocol.n_times(k) for k in sweeps)
+    counts = (protocol.n_times_max, expected)
+    if n_rows in counts:
+        return
     ratio = n_rows / expected
     thousandfold = {1e3: "more", 1e-3: "fewer"}
     apart = next((word for k, word in thousandfold.items() if abs(ratio / k - 1) < 0.02), None)
     hints = ""
-    if heading:
+    if headed and n_rows - 1 in counts:
         hints += (
             "the first row is all numbers: if it names the columns, write `header: true`; else "
         )
@@ -166,7 +143,7 @@ def _wrong_count(
         hints += f"a thousand times {apart}: are times in s read as ms, or the other way round? "
     if n_rows < expected:
         hints += "if these are a part of each sweep, say when it begins, as in `starts: 5 s`; else "
-    return InputError(
+    raise InputError(
         f"{n_rows} samples, but {protocol.name} has {expected} "
         f"({expected * protocol.sampling_ms:g} ms every {protocol.sampling_ms:g} ms); {hints}"
         "correct the protocol's durations, or cut the recording to them",

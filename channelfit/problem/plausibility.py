@@ -1,8 +1,8 @@
 """Checks of recordings before anything is fitted to them.
 
 Units that are off by a factor of a thousand, an inverted sign, a mask that leaves nothing, a
-recording of another protocol: all of these can be read, and then something is fitted that nobody
-recorded. Each check names its finding and the place; none of them refuses.
+recording of another protocol: all of these can be read, and would then be fitted. Each check
+reports its finding and the place; none of them refuses the recording.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from channelfit.problem.waves import Samples
 from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.sample_times import look_like_times
 
-#: For so many ms, and at least so many samples, after the command has changed a current may jump.
+#: A current may jump for this time, ms, and at least these samples after the command has changed.
 RESPONSE_MS, _RESPONSE_SAMPLES = 5.0, 5
 #: mV: no pair of usual solutions has a larger junction potential.
 _MOST_JUNCTION_MV = 30.0
-#: So many equal samples in a row, between others that are hardly ever equal, were not recorded, and
-#: the share of equal neighbors up to which the others are so.
+#: At least this number of equal samples in a row were not recorded, if among the other samples less
+#: than this share of neighbors are equal.
 _STUCK_RUN, _STILL = 30, 0.3
 #: The share of its range below which the noise of a recording is that of rounding.
 _NO_NOISE = 1e-4
 #: Fewer different values than these are few for a recording.
 _FEW_LEVELS = 32
-#: Samples at the beginning, which mostly suffice to find that there are more.
+#: The samples at the beginning that are examined first; they mostly have more values than that.
 _LOOKED_AT = 1000
-#: So many samples in a row at the largest or smallest value mean that it was cut off.
+#: At least this number of samples in a row at the largest or smallest value mean that it was cut
+#: off.
 _CLIPPED_RUN = 10
 
 
 @dataclass(frozen=True)
 class CheckedRecording:
-    """A recording as the checks look at it.
+    """A recording with the quantities that the checks have in common.
 
     Attributes:
         place: the file and the key of the recording.
@@ -321,11 +322,10 @@ def _apart(seen: CheckedRecording) -> Iterator[Caution]:
 
 
 def _jumps(seen: CheckedRecording) -> tuple[np.ndarray, np.ndarray]:
-    """Return how much the current jumps at each sample,
-    pA: the mean of three from it on less that before.
+    """Return the jump of the current at each sample: the mean of three from it on less that before.
 
     Returns:
-        (n_sweeps, n_times) the jumps, 0 where they are not known, and whether they are known.
+        (n_sweeps, n_times) the jumps, pA, 0 where they are not known, and whether they are known.
     """
     n = seen.known.shape[1]
     jump, both = np.zeros(seen.known.shape), np.zeros(seen.known.shape, dtype=bool)
@@ -377,7 +377,7 @@ def _after_steps(seen: CheckedRecording, window: int) -> np.ndarray:
 
 
 def _since(moved: np.ndarray, index: tuple[int, int]) -> int:
-    """Return how many samples before this one the command last changed."""
+    """Return the number of samples since the command last changed."""
     sweep, sample = index
     earlier = np.flatnonzero(moved[sweep, :sample])
     return sample - int(earlier[-1]) if earlier.size else sample

@@ -30,11 +30,11 @@ from channelfit.problem.segments import (
     Tabled,
     check_sweeps,
     command_table,
+    quantity_text,
     read_sweeps,
     refuse_table,
     segment_rows,
     unusable_command,
-    written,
 )
 from channelfit.problem.sweep_families import sweeps_of_epochs
 from channelfit.problem.waves import TIME_TOLERANCE, Samples, Segment, shifted
@@ -396,26 +396,26 @@ class Protocol:
     def _document(self, tabled: Tabled) -> dict[str, Any]:
         """Return the protocol by the keys of a protocol file."""
         junction = self.junction_potential_mV
-        shifted = _moved(self, junction)
+        command = _moved(self, junction)
         between: Any = "carry over" if self.carry_over else "steady state"
         if self.rest_ms > 0:
-            between = {"carry_over": self.carry_over, "rest": written(self.rest_ms, "ms")}
-            if shifted.rest_mV is not None:
-                between["at"] = written(shifted.rest_mV, "mV")
+            between = {"carry_over": self.carry_over, "rest": quantity_text(self.rest_ms, "ms")}
+            if command.rest_mV is not None:
+                between["at"] = quantity_text(command.rest_mV, "mV")
         document = {
             "name": self.name,
             "description": self.description,
             "source": self.source,
-            "holding": written(shifted.holding_mV, "mV"),
-            "sampling": written(self.sampling_ms, "ms"),
-            "junction_potential": written(junction, "mV"),
+            "holding": quantity_text(command.holding_mV, "mV"),
+            "sampling": quantity_text(self.sampling_ms, "ms"),
+            "junction_potential": quantity_text(junction, "mV"),
             "between_sweeps": between,
-            "segments": segment_rows(shifted.sweeps, shifted.holding_mV, tabled),
+            "segments": segment_rows(command.sweeps, command.holding_mV, tabled),
         }
         usual = {
             "description": "",
             "source": "",
-            "junction_potential": written(0.0, "mV"),
+            "junction_potential": quantity_text(0.0, "mV"),
             "between_sweeps": "steady state",
         }
         return {key: value for key, value in document.items() if value != usual.get(key, ...)}
@@ -584,10 +584,11 @@ def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | N
 
 
 def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = ()) -> Protocol:
-    """Return the protocol that a document describes; its sweeps may be there already.
+    """Return the protocol that a document describes.
 
     Arguments:
-        name: what it is called where it has no name.
+        name: its name where the document gives none.
+        sweeps: where these are known already; otherwise they are read from the document.
     """
     name = root.text("name", name)
     description, source = root.text("description"), root.text("source")
@@ -626,8 +627,11 @@ def _moved(protocol: Protocol, by_mV: float) -> Protocol:
 
 
 def _between(root: Section) -> tuple[bool, float, float | None]:
-    """Read the rest between sweeps: whether the channel's state is carried over, its duration, ms,
-    and its voltage, mV, where it has one of its own.
+    """Return the rest between sweeps.
+
+    Returns:
+        Whether the channel's state is carried over; the duration of the rest, ms; and its voltage,
+        mV, None for the holding potential.
     """
     raw = root.take("between_sweeps")
     if isinstance(raw, Mapping):

@@ -24,7 +24,7 @@ from channelfit.reading.documents import Section
 from channelfit.reading.keys import KEYS
 from channelfit.reading.units import shown
 
-#: At how many voltages a rate is looked at that may rise and fall again between the ends.
+#: The number of voltages at which a rate is evaluated that may rise and fall between the ends.
 _GRID = 49
 
 
@@ -93,7 +93,7 @@ class Bounded:
 
 
 def rate_names(model: ChannelModel) -> dict[str, sympy.Expr]:
-    """Return all rates by their users' names: ``C -> O``, or ``n.alpha`` and ``n.beta``."""
+    """Return all rates by the names that users write: ``C -> O``, or ``n.alpha``, ``n.beta``."""
     rates = {}
     for chain in model.chains:
         for k, t in enumerate(() if chain.instant else chain.transitions):
@@ -214,23 +214,17 @@ def bounded_expression(
     voltages_mV: tuple[float, ...] = (),
     largest: bool = False,
 ) -> Bounded:
-    """Return an expression of the model's names with its bounds,
-    and all that is needed to evaluate it.
+    """Return an expression of the model's names with its bounds and all that evaluates it.
 
     Arguments:
         name: for messages.
         lower, upper, voltages_mV, largest: as in `Bounded`.
     """
-    used = {s.name for s in expression.free_symbols}
-    definitions = []
-    for define, by in reversed(model.definitions):
-        if define in used:
-            used |= {s.name for s in by.free_symbols}
-            definitions.append((define, by))
+    used = model.names_behind(*(s.name for s in expression.free_symbols))
+    definitions = tuple(row for row in model.definitions if row[0] in used)
     rows = {n: k for k, n in enumerate(model.parameter_names) if n in used}
     voltages_mV = voltages_mV if V.name in used else ()
-    ordered = tuple(reversed(definitions))
-    return Bounded(name, expression, ordered, rows, lower, upper, voltages_mV, largest)
+    return Bounded(name, expression, definitions, rows, lower, upper, voltages_mV, largest)
 
 
 def _voltage_range(protocols: Iterable[Protocol]) -> tuple[float, float]:
@@ -255,10 +249,10 @@ def _extremes(protocol: Protocol) -> Iterator[float]:
 
 
 class _Dependence(NamedTuple):
-    """The visible part of an expression's dependence on v.
+    """The way in which an expression visibly depends on v.
 
     Attributes:
-        still: it is free of v.
+        still: it does not depend on v.
         straight: it is a + b*v with a and b free of v.
         exponential: it is a*exp(z*v) with a and z free of v.
     """
@@ -272,7 +266,7 @@ _STILL = _Dependence(still=True, straight=True, exponential=True)
 
 
 class _Dependences:
-    """The shapes of expressions; each part of them is looked at once.
+    """The dependences of expressions on v; each part of them is examined once.
 
     Arguments:
         definitions: names and expressions, each after those that it uses.
@@ -284,14 +278,14 @@ class _Dependences:
             self.known[symbol(name)] = self.of(expression)
 
     def of(self, expression: sympy.Expr) -> _Dependence:
-        """Return the shape of an expression of parameters, v and the definitions."""
+        """Return how an expression of parameters, v and the definitions depends on v."""
         for part in parts_of(expression):
             if part not in self.known:
                 self.known[part] = self._found(part)
         return self.known[expression]
 
     def _found(self, node: sympy.Basic) -> _Dependence:
-        """Return the shape of a part whose arguments have theirs already."""
+        """Return how a part depends on v, where this is known of its arguments."""
         shapes = [self.known[argument] for argument in node.args]
         if all(shape.still for shape in shapes):
             return _STILL
@@ -310,10 +304,10 @@ class _Dependences:
 
 
 def _voltages(shape: _Dependence, span: tuple[float, float]) -> tuple[float, ...]:
-    """Return the voltages at which a rate of this shape is looked at, mV.
+    """Return the voltages at which a rate of this shape is evaluated, mV.
 
-    These are both ends where it is visibly exponential, so that it rises or falls all the way, and
-    else a grid between them.
+    These are both ends where it is visibly exponential, so that it rises or falls all the way;
+    otherwise a grid between them.
     """
     if span[0] == span[1]:
         return span[:1]

@@ -28,8 +28,9 @@ from channelfit.reading.sample_times import advice_on_times, hint_at_times
 from channelfit.reading.tables import Columns, column, read_columns
 from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
 
-#: Far beyond any amplifier.
+#: pA: larger currents, far beyond any amplifier, are refused.
 _MAX_PA = 1e15
+#: Keys of a clamp, which do not belong to a recording.
 _OF_THE_CLAMP = ("capacitance", "series_resistance")
 
 
@@ -51,7 +52,8 @@ class Recording:
         conditioning: the findings of each step of conditioning, in words.
         low_pass: the filter by which conditioning smoothed it, and by which the model's current is
             smoothed as well; None without one.
-        every: of so many samples one is fitted to, since such a filter leaves nothing between them.
+        every: one of this number of samples is fitted, since such a filter leaves no changes
+            between them.
 
     Example:
         >>> import channelfit as cf
@@ -212,15 +214,14 @@ def _sample(place: np.ndarray) -> str:
 def load_recording(
     section: Section, protocol: Protocol, read: Callable[..., Columns] = read_columns
 ) -> Recording:
-    """Return the recording that a ``recording:`` mapping describes,
-    laid out as the protocol's sweeps.
+    """Return the recording that a ``recording:`` mapping describes, in the protocol's sweeps.
 
     Arguments:
         section: the mapping, with the keys ``KEYS["recording"]``.
-        protocol: what was commanded; its sampling and its numbers of samples and sweeps must agree
-            with the recording's.
-        read: gives the columns of a file, as `read_columns` does: whoever takes many recordings
-            from one file reads it once.
+        protocol: the command; its sampling and its numbers of samples and sweeps must agree with
+            the recording's.
+        read: returns the columns of a file, as `read_columns` does; a caller that takes many
+            recordings from one file can read it once.
 
     Returns:
         The currents after conditioning; weight 1 where there is a current, else 0.
@@ -231,12 +232,12 @@ def load_recording(
     """
     section.expect(KEYS["recording"])
     _refuse_clamp(section)
-    raw, rows, path, labels = _laid_out(section, protocol, read)
+    raw, rows, path, labels = _read_currents(section, protocol, read)
     known = np.isfinite(raw)
 
     def read_other(other: Section) -> np.ndarray:
         other.expect(KEYS["recording"])
-        return _laid_out(other, protocol, read)[0]
+        return _read_currents(other, protocol, read)[0]
 
     done = conditioned(section, raw, rows, protocol, read_other)
     known &= np.isfinite(done.current_pA)
@@ -266,7 +267,7 @@ def _of_labels(
         yield Caution(f"{section.file}: {section.key}", *contradicting)
 
 
-def _laid_out(
+def _read_currents(
     section: Section, protocol: Protocol, read: Callable[..., Columns]
 ) -> tuple[np.ndarray, list[int], Path, Sequence[str]]:
     """Return the currents of a file as the protocol's sweeps, as they were recorded.
@@ -497,10 +498,11 @@ def _check_sampling(
 def _signal(
     section: Section, protocol: Protocol, path: Path
 ) -> tuple[Columns, list[str], np.ndarray, Sequence[str]]:
-    """Return the sweeps of a signal as a table, their names,
-    and the currents (n_sweeps, n_rows), pA.
+    """Return the sweeps of a signal that the section names.
 
-    Last come their names in the file, as far as it has any.
+    Returns:
+        They as a table; their names in messages; the currents (n_sweeps, n_rows), pA; and their
+        names in the file, empty where it has none.
     """
     if "time" in section:
         raise section.error("the times of a signal are the file's; leave `time` out", "time")
@@ -599,7 +601,7 @@ def _refuse_missing(
 
 
 def _refuse_absurd(current: np.ndarray, path: Path) -> None:
-    """Raise InputError for currents whose squares a score could not even add up."""
+    """Raise InputError for currents so large that the sum of their squares would overflow."""
     top = float(np.abs(current).max(initial=0.0))
     if top > _MAX_PA:
         raise InputError(

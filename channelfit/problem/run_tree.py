@@ -25,7 +25,7 @@ from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
 #: mV. Varying voltage is sub-stepped so that it moves no further than this in one step.
 MAX_STEP_MV = 1.0
 _GAUSS = np.array([0.5 - math.sqrt(3) / 6, 0.5 + math.sqrt(3) / 6])
-#: Where in a sub-step rates are wanted, as parts of it: START, MIDDLE and END for chains of two
+#: Where in a sub-step rates are evaluated, as parts of it: START, MIDDLE and END for chains of two
 #: states; for schemes the two Gauss points of the whole, from GAUSS on, and the eight of its
 #: quarters, from QUARTERS on, for stiff candidates.
 START, MIDDLE, END, GAUSS, QUARTERS = 0, 1, 2, 3, 5
@@ -116,8 +116,8 @@ def run_tree(
 ) -> RunTree:
     """Return the tree of runs of some experiments.
 
-    What has weight 0 and leads to nothing that has more is left out: a sweep that is held out, and
-    the end of one after its last sample that counts, cost a score nothing.
+    Runs of weight 0 that lead to no run with a weight are left out: a sweep that is held out, and
+    the end of one after its last sample that counts, take no time when candidates are scored.
 
     Arguments:
         protocols: one an experiment.
@@ -155,7 +155,7 @@ def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[i
 
 
 def _insert(level: list[_RunNode], run: _RunNode, member: _Member) -> list[_RunNode]:
-    """Find a run of the same course on a level, or adds one; returns its children."""
+    """Find a run of the same course on a level, or add it there; return its children."""
     node = next((other for other in level if other.same_course(run)), None)
     if node is None:
         node = run
@@ -169,7 +169,7 @@ def _pruned(roots: list[_RunNode], traced: set[int]) -> list[_RunNode]:
     """Return the roots, after branches that lead to no sample that counts have been cut off.
 
     Arguments:
-        traced: experiments of which every sample is needed, whatever its weight.
+        traced: the indices of experiments of which every sample is simulated.
     """
     in_order, stack = [], list(roots)
     while stack:
@@ -288,9 +288,9 @@ def _rounded(dt: float) -> float:
 
 
 def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
-    """Return the sub-steps of each sample (n,) in which the voltage moves at most MAX_STEP_MV.
+    """Return the number of sub-steps of each sample (n,), a power of two.
 
-    A power of two.
+    In none of them the voltage moves by more than MAX_STEP_MV.
     """
     fine = begins[:, None] + dt * np.linspace(0, 1, 9)
     v = segment.voltage(np.clip(fine, segment.start_ms, segment.end_ms))
@@ -437,8 +437,8 @@ def by_sweep(out: np.ndarray, places: np.ndarray) -> np.ndarray:
 
     Arguments:
         out: (n_data, n_candidates) pA, in the order of the tree's data.
-        places: the experiment's element of `RunTree.outputs`. What lies behind the end of a
-            shorter sweep becomes NaN.
+        places: the experiment's element of `RunTree.outputs`. Samples after the end of a shorter
+            sweep become NaN.
     """
     currents: np.ndarray = out[places]
     currents[places < 0] = np.nan

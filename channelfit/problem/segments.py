@@ -40,8 +40,8 @@ _MAX_MV = 1000.0
 _DIGITS = 9
 
 Sweep = tuple[Segment, ...]
-#: Puts the commands of one row (one for all sweeps, or one for each) into a table beside the file,
-#: and returns the keys of `recorded` that lead to it.
+#: A function that puts the commands of one row (one for all sweeps, or one for each) into a table
+#: beside the file, and returns the keys of `recorded` that name it.
 Tabled = Callable[[Sequence[Samples]], dict[str, Any]]
 
 
@@ -79,7 +79,7 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
             f"sweeps {_MAX_SEGMENTS // n_sweeps:,} segments are accepted",
             "segments",
         )
-    sweeps = [_laid_out(pieces, sweep) for sweep in range(n_sweeps)]
+    sweeps = [_sweep(pieces, sweep) for sweep in range(n_sweeps)]
     for k, sweep in enumerate(sweeps):
         if not sweep:
             raise root.error(f"sweep {k + 1} has no duration", "segments")
@@ -131,7 +131,7 @@ def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wa
     return waves, [] if "for" in row else [float(waves[0].times_ms[-1])]
 
 
-def _laid_out(pieces: Sequence[_SegmentRow], sweep: int) -> Sweep:
+def _sweep(pieces: Sequence[_SegmentRow], sweep: int) -> Sweep:
     """Return one sweep: the rows one after the other, those of no duration left out."""
     start, segments = 0.0, list[Segment]()
     for wave, duration in (piece.at(sweep) for piece in pieces):
@@ -293,7 +293,7 @@ def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Columns) -> 
     """Return why a recorded command (n,) mV at times (n,) ms cannot be used; empty where it can.
 
     Arguments:
-        table: knows how its source counts the samples.
+        table: names the places of samples in messages.
     """
     bad = np.flatnonzero(~np.isfinite(v_mV) | ~np.isfinite(times_ms))
     if bad.size:
@@ -364,7 +364,7 @@ def segment_rows(
 
     Arguments:
         holding_mV: segments at this voltage are written as `hold`.
-        tabled: what becomes of recorded commands.
+        tabled: stores recorded commands, and returns the keys of `recorded` that name them.
 
     Raises:
         InputError: sweeps that differ by more than voltages and durations of steps.
@@ -396,7 +396,7 @@ def _aligned(sweeps: Sequence[Sweep]) -> list[tuple[Segment | None, ...]]:
 
 
 def _stages(sweep: Sweep) -> Iterator[tuple[list[Segment], Segment | None]]:
-    """Return held segments and the varying one after them, until the sweep ends with held ones."""
+    """Yield held segments with the varying one after them; None after those at the end."""
     held: list[Segment] = []
     for segment in sweep:
         if segment.is_constant:
@@ -466,30 +466,29 @@ def _written_step(row: Sequence[Segment | None], time: Any, holding_mV: float) -
 
 def _written_sines(wave: Sines, own_origin: bool) -> dict[str, Any]:
     terms = [
-        {"amplitude": written(a, "mV"), "omega": written(w, "1/ms"), "phase": p}
+        {"amplitude": quantity_text(a, "mV"), "omega": quantity_text(w, "1/ms"), "phase": p}
         for a, w, p in zip(wave.amplitudes_mV, wave.omegas_per_ms, wave.phases, strict=True)
     ]
-    origin = {} if own_origin else {"origin": written(wave.origin_ms, "ms")}
-    return {"offset": written(wave.offset_mV, "mV"), "terms": terms, **origin}
+    origin = {} if own_origin else {"origin": quantity_text(wave.origin_ms, "ms")}
+    return {"offset": quantity_text(wave.offset_mV, "mV"), "terms": terms, **origin}
 
 
 def _written_family(values: Sequence[float], unit: str, force: bool = False) -> Any:
-    """Return one quantity where all values are equal,
-    else from / to / by where that says it, or a list.
+    """Return values as one quantity if they are equal, else as from / to / by or as a list.
 
     Arguments:
-        force: write a list in any case, since nothing else says how many sweeps there are.
+        force: write a family in any case, since nothing else states the number of sweeps.
     """
     if len(set(values)) == 1 and not force:
-        return written(values[0], unit)
+        return quantity_text(values[0], unit)
     by = round(values[1] - values[0], _DIGITS)
     if len(values) > 2 and by != 0 and _stepped(values[0], values[-1], by) == list(values):
         ends = {"from": values[0], "to": values[-1], "by": by}
-        return {key: written(value, unit) for key, value in ends.items()}
-    return {"values": [written(value, unit) for value in values]}
+        return {key: quantity_text(value, unit) for key, value in ends.items()}
+    return {"values": [quantity_text(value, unit) for value in values]}
 
 
-def written(value: float, unit: str) -> str:
+def quantity_text(value: float, unit: str) -> str:
     """Return a quantity in the fewest digits that give it back."""
     short = f"{value:g}"
     return f"{short if float(short) == value else repr(value)} {unit}"

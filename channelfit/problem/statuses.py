@@ -14,12 +14,5 @@ N_STATUSES = 1 + len(FAILURES)
 
 def cuda_names() -> str:
     """Return the statuses as an enumeration for generated CUDA."""
-    names = {
-        "OK": OK,
-        "NOT_FINITE": NOT_FINITE,
-        "OCCUPANCY_LOST": OCCUPANCY_LOST,
-        "OUTSIDE_BOUNDS": OUTSIDE_BOUNDS,
-        "NEGATIVE_RATE": NEGATIVE_RATE,
-        "OUT_OF_CLAMP": OUT_OF_CLAMP,
-    }
-    return f"enum {{ {', '.join(f'{name} = {code}' for name, code in names.items())} }};"
+    names = {OK: "OK"} | {c: name.upper().replace(" ", "_") for c, name in FAILURES.items()}
+    return f"enum {{ {', '.join(f'{name} = {code}' for code, name in names.items())} }};"

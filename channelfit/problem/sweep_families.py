@@ -9,7 +9,7 @@ from dataclasses import replace
 from channelfit.problem.waves import Constant, Ramp, Segment, Wave
 from channelfit.reading.formats import Epoch
 
-#: mV: differences of a computed command below it are rounding, also in single precision.
+#: mV: smaller differences of a computed command are rounding, also in single precision.
 EXACT = 2e-5
 
 
@@ -52,8 +52,7 @@ def leveled(
 
 
 def sweeps_of_epochs(epochs: Sequence[Sequence[Epoch]]) -> tuple[tuple[Segment, ...], ...]:
-    """Return the sweeps that the header of a file describes;
-    empty where steps and ramps do not say them.
+    """Return the sweeps in the header of a file; empty where they are not of steps and ramps only.
 
     Arguments:
         epochs: the pieces of each sweep.
@@ -93,11 +92,11 @@ def joined(segments: Sequence[Segment]) -> Iterator[Segment]:
 def aligned(
     sweeps: Sequence[list[Segment]], sampling_ms: float, measured: bool = False
 ) -> tuple[tuple[Segment, ...], ...]:
-    """Return sweeps of the same number of segments,
-    where some have fewer since a step led nowhere.
+    """Return the sweeps with the same number of segments.
 
-    Such a sweep is cut where that makes it most like one of those that have all segments. Edges
-    that the noise of the record has moved by one sample are moved to where most sweeps have them.
+    Some may have fewer, where two neighboring levels are the same. Such a sweep is cut where that
+    makes it most like one of those that have all segments. Edges that the noise of the record has
+    moved by one sample are moved to where most sweeps have them.
 
     Arguments:
         sweeps: the segments of each sweep; the lists are changed.

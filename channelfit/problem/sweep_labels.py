@@ -18,7 +18,7 @@ _LEAST_FAMILY, _LEAST_STEP_MV = 3, 1.0
 _MOST_MV = 1000.0
 
 
-def voltages_of(labels: Sequence[str]) -> np.ndarray | None:
+def heading_voltages(labels: Sequence[str]) -> np.ndarray | None:
     """Return the voltages, mV, that head sweeps; None where the headings are something else.
 
     Numbers without a unit are voltages where they are evenly stepped and some are negative, as a
@@ -51,7 +51,7 @@ def contradiction(
         The contradiction and advice about it, in words; None where headings are no voltages
         or those of the protocol.
     """
-    values = voltages_of(labels)
+    values = heading_voltages(labels)
     if values is None:
         return None
     levels = [_levels(protocol, k) for k in range(protocol.n_sweeps)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.problem.clamp import Clamp, values_of
+from channelfit.problem.clamp import Clamp, quantities_at
 from channelfit.problem.experiment import Experiment
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import OK
@@ -54,7 +54,7 @@ class _ClampedCell:
 
     def __init__(self, channel: _Population, clamp: Clamp, theta: np.ndarray) -> None:
         self.channel = channel
-        values = values_of(clamp, channel.model, theta)
+        values = quantities_at(clamp, channel.model, theta)
         self.resistance = 1e-3 * values["series_resistance"]
         self.membrane, self.pipette = values["membrane_capacitance"], values["pipette_capacitance"]
         self.fraction, self.prediction = values["fraction"], values["prediction"]

@@ -27,7 +27,7 @@ from channelfit.model.channel import (
 )
 from channelfit.model.evaluation import evaluate
 from channelfit.model.ions import VALENCES, ion_variable, variables
-from channelfit.model.nmodl_comment import Metadata, Row, written
+from channelfit.model.nmodl_comment import Metadata, Row, metadata_lines
 from channelfit.model.terms import product, symbol
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
@@ -256,7 +256,7 @@ class _Mechanism(NmodlWriter):
         lines = [f"TITLE {plain_ascii(self.model.name)}", "", "COMMENT"]
         for paragraph in filter(None, map(plain_ascii, paragraphs)):
             lines += [*textwrap.wrap(paragraph, 96), ""]
-        own = ["", "COMMENT", *written(self._metadata()), "ENDCOMMENT", ""]
+        own = ["", "COMMENT", *metadata_lines(self._metadata()), "ENDCOMMENT", ""]
         return "\n".join([*lines[:-1], "ENDCOMMENT", *own])
 
     def _metadata(self) -> Metadata:

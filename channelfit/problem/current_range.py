@@ -1,8 +1,8 @@
 """The currents that a model can carry over the ranges of its parameters, and the leak beside them.
 
-The channel's part lies between nothing and all channels open, so that a recording can be judged by
-sign and size before anything is fitted, whatever the current is: several currents, a permeability,
-a rectification, a leak of the model or of the clamp.
+The channel's current lies between 0 and that of all channels open, so that sign and size of a
+recording can be checked before anything is fitted, for every form of current: several currents, a
+permeability, a rectification, a leak of the model or of the clamp.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from channelfit.model.channel import ChannelModel, Term
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.clamp import Clamp
 
-#: Expressions of more parameters than these are not judged: their corners are too many.
+#: The range of an expression of more parameters than this is not computed: it has too many corners.
 _MOST_PARAMETERS = 10
-#: So many voltages, evenly spaced, stand for those of a command.
+#: The number of evenly spaced voltages at which currents are computed.
 _VOLTAGES = 241
-#: Leaks that are tried: so many conductances up to the largest, and so many reversal potentials.
+#: The numbers of conductances, and of reversal potentials, of the leaks that are tried.
 _CONDUCTANCES, _REVERSALS = 12, 7
 #: The penalty of a leak that explains a current: this share of its own squares. A leak that cancels
 #: several times as much as was recorded explains nothing.
-_PRICE = 0.2
+_PENALTY = 0.2
 #: The number of samples, about, from which the leak is estimated.
 _SAMPLES = 6_000
 
@@ -35,10 +35,9 @@ Span = tuple[float, float]
 
 
 def span(expression: sympy.Expr, model: ChannelModel) -> Span | None:
-    """Return the least and the largest value that the parameters' ranges allow;
-    None if there is none.
+    """Return the least and the largest value within the parameters' ranges; None if there is none.
 
-    They are looked for at the corners of the ranges, since in practice a conductance or a reversal
+    They are searched at the corners of the ranges, since in practice a conductance or a reversal
     potential rises or falls with each parameter.
     """
     found = _at_corners(expression, model, np.zeros(1))
@@ -49,9 +48,7 @@ def _at_corners(
     expression: sympy.Expr, model: ChannelModel, v_mV: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the least and the largest value (n_voltages,) at the corners of the ranges."""
-    names = {s.name for s in expression.free_symbols}
-    for name in sorted(names):
-        names |= model.names_behind(name)
+    names = model.names_behind(*(s.name for s in expression.free_symbols))
     rows = [p for p in model.parameters if p.name in names]
     if len(rows) > _MOST_PARAMETERS:
         return None
@@ -71,17 +68,17 @@ def _at_corners(
 
 
 @dataclass(frozen=True)
-class Carried:
-    """The currents that the channels of a model can carry, all open,
-    from the least to the largest.
+class CurrentRange:
+    """The range of currents that the channels of a model can carry, at each voltage.
 
     Attributes:
         v_mV: (n_voltages,) in rising order.
-        low_pA, high_pA: (n_voltages,) the lowest current, 0 or below, and the highest, 0 or above.
-        least_share: the share of them that is left at the lower ends of the conductances.
-        conductance_nS: of all channels open, over its range; None unless one conductance times a
-            driving force says everything.
-        reversal_mV: where that current vanishes; None for others.
+        low_pA, high_pA: (n_voltages,) the lowest current with all channels open, 0 or below, and
+            the highest, 0 or above.
+        least_share: the share of these at the lower ends of the conductances' ranges.
+        conductance_nS: the range of the conductance with all channels open; None unless the
+            current is one conductance times a driving force.
+        reversal_mV: the range of the reversal potential of that current; None for others.
     """
 
     v_mV: np.ndarray
@@ -107,7 +104,9 @@ def _widest(values: np.ndarray, reach: int) -> np.ndarray:
     return found
 
 
-def carried(model: ChannelModel, command_mV: np.ndarray, margin_mV: float) -> Carried | None:
+def current_range(
+    model: ChannelModel, command_mV: np.ndarray, margin_mV: float
+) -> CurrentRange | None:
     """Return the currents that a model's channels can carry under a command; None if unknown.
 
     Arguments:
@@ -127,11 +126,11 @@ def carried(model: ChannelModel, command_mV: np.ndarray, margin_mV: float) -> Ca
         low += opened * np.minimum(ends[0], 0.0)
         high += opened * np.maximum(ends[1], 0.0)
         least = max(least, max(size[0], 0.0) / size[1])
-    return Carried(v, low, high, least, *_ohmic(gated, model))
+    return CurrentRange(v, low, high, least, *_ohmic(gated, model))
 
 
 def _all_open(term: Term, model: ChannelModel) -> float:
-    """Return the open probability of a term at most."""
+    """Return the largest open probability of a term."""
     return math.prod(
         max(model.chains[k].conductances) ** model.chains[k].power for k in term.chains
     )
@@ -183,17 +182,17 @@ def leak_pA(
     weight: np.ndarray,
     signs: np.ndarray,
 ) -> tuple[np.ndarray, float]:
-    """Return the leak, within its ranges, that leaves least of a
-    current against the driving force.
+    """Return the leak that leaves the least current against the driving force.
 
     Arguments:
         current_pA, command_mV: (n_sweeps, n_times).
-        weight: of each sample, 0 where it does not count.
-        signs: of the current that the channel can carry there.
+        ranges: of the conductances and reversal potentials of the leaks.
+        weight: (n_sweeps, n_times), 0 where a sample does not count.
+        signs: (n_sweeps, n_times) of the current that the channel can carry.
 
     Returns:
-        The leak (n_sweeps, n_times), pA, and the squares that are left against the force with the
-        price of the leak, as a share of the weighted squares of the current.
+        The leak (n_sweeps, n_times), pA, and the squares that are left against the driving force
+        plus the penalty of the leak, as a share of the weighted squares of the current.
     """
     step = max(1, np.count_nonzero(weight) // _SAMPLES)
     counted = np.flatnonzero(weight)[::step]
@@ -205,7 +204,7 @@ def leak_pA(
     def cost(slope: float, offset: float) -> float:
         line = slope * v + offset
         against = np.minimum(s * (i - line), 0.0)
-        return float(w @ (against**2 + _PRICE * line**2)) / energy
+        return float(w @ (against**2 + _PENALTY * line**2)) / energy
 
     best, slope, offset = cost(0.0, 0.0), 0.0, 0.0
     for one in ranges:
