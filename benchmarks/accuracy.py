@@ -107,7 +107,7 @@ def against_reference(model: ChannelModel, n: int) -> list[Row]:
 
 
 def explained(model: ChannelModel, column: np.ndarray) -> str:
-    """The parameters of a candidate, for whoever wants to see why it is far off."""
+    """Return the parameters of a candidate in words, to see why its error is large."""
     return ", ".join(f"{p.name} {x:.3g}" for p, x in zip(model.parameters, column, strict=True))
 
 

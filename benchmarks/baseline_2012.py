@@ -74,7 +74,7 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Score
 
-THREADS = 128  # of a block, where nobody tunes
+THREADS = 128  # of a block, without tuning
 SHARED_BYTES = 48 * 1024  # of a block: what the paper's GTX480 had, and what needs no asking for
 CAPACITY = 16_000  # floats in constant memory: 64 kB, and a little left for the rest
 CONSTANT = "constantData"
@@ -364,7 +364,7 @@ class _Sweep:
 
     @property
     def evenly_weighed(self) -> bool:
-        """Whether one weight is that of all samples."""
+        """Return whether all samples have the same weight."""
         return bool((self.weights == self.weights[0]).all())
 
     def packed(self, first: int, last: int, weighed: bool) -> tuple[np.ndarray, int]:
@@ -488,7 +488,7 @@ class Baseline2012:
 
     @property
     def block(self) -> str:
-        """What was tuned, in words."""
+        """Return the tuned settings in words."""
         return f"{self.threads} threads a block, {self.unroll} samples unrolled"
 
     @property

@@ -69,7 +69,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class Case:
-    """What the amplifier did, in several degrees.
+    """The imperfections of the amplifier, in several degrees.
 
     Attributes:
         name: of the files that are written.
@@ -124,7 +124,7 @@ def with_noise(coupled: Problem, naive: Problem, seed: int) -> tuple[Problem, Pr
 
 
 def fitted(problem: Problem, setting: float) -> Fitted:
-    """The minimum beside the true values, with standard errors from the curvature there."""
+    """The minimum beside the true values, with standard errors from the Hessian there."""
     scorer = make_scorer(problem, "cpu")
     model: ChannelModel = problem.model
     objective = Objective(SearchSpace(model.parameters), scorer)
@@ -161,7 +161,7 @@ def of_channel(fit: Fitted) -> Fitted:
 
 
 def rows_of(coupled: list[Fitted], naive: list[Fitted]) -> list[Row]:
-    """How often the truth was covered, and how far the estimates were off on average."""
+    """Return the coverage of the true values and the mean errors of the estimates."""
     rows = []
     model = problems(RESISTANCE, 5.0)[0].model
     for name, fits in (("coupled", coupled), ("naive", naive)):
@@ -180,7 +180,7 @@ def rows_of(coupled: list[Fitted], naive: list[Fitted]) -> list[Row]:
 
 
 def draw(case: Case, coupled: list[Fitted], naive: list[Fitted], file: Path) -> None:
-    """What the resistance does to a current, and to the parameters of both fits."""
+    """Draw the effect of the resistance on a current and on the parameters of both fits."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.9), layout="constrained")
     colors = plt.get_cmap("viridis")(np.linspace(0.1, 0.85, len(case.settings)))
     pair = problems(case, case.settings[0])
@@ -251,19 +251,19 @@ def main() -> None:
     parser.add_argument("--speed-only", action="store_true")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    wanted = parser.parse_args()
-    many = 64 if wanted.quick else 512 if wanted.backend == "cpu" else 65536
-    case = FILTER if wanted.low_pass else RESISTANCE
-    title = "A low-pass filter" if wanted.low_pass else "A clamp with series resistance"
-    if not wanted.low_pass:
-        device = gpu.device().name if wanted.backend == "cuda" else ""
-        name = f"{case.name}_speed_{wanted.backend}"
-        finish(name, f"{title}: speed", speeds(wanted.backend, many), device, wanted.out)
-    if not wanted.speed_only:
-        coupled, naive = recovery(case, 2 if wanted.quick else wanted.seeds)
-        wanted.out.mkdir(parents=True, exist_ok=True)
-        draw(case, coupled, naive, wanted.out / f"{case.name}.png")
-        finish(case.name, title, rows_of(coupled, naive), folder=wanted.out)
+    options = parser.parse_args()
+    many = 64 if options.quick else 512 if options.backend == "cpu" else 65536
+    case = FILTER if options.low_pass else RESISTANCE
+    title = "A low-pass filter" if options.low_pass else "A clamp with series resistance"
+    if not options.low_pass:
+        device = gpu.device().name if options.backend == "cuda" else ""
+        name = f"{case.name}_speed_{options.backend}"
+        finish(name, f"{title}: speed", speeds(options.backend, many), device, options.out)
+    if not options.speed_only:
+        coupled, naive = recovery(case, 2 if options.quick else options.seeds)
+        options.out.mkdir(parents=True, exist_ok=True)
+        draw(case, coupled, naive, options.out / f"{case.name}.png")
+        finish(case.name, title, rows_of(coupled, naive), folder=options.out)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ REPEATS, LEAST = 15, 0.02  # runs of each side, and how long one is at least, s
 
 
 class Call:
-    """What the CPU backend would run for candidates, caught."""
+    """The kernel that the CPU backend would run for candidates, and its arguments."""
 
     kernel: Kernel
     arguments: tuple[Any, ...]

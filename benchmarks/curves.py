@@ -16,7 +16,7 @@ lmfit: they start from the true parameters, each off by up to 20 %.
 * figures: the paper's figures 6, 7 and 8: swarms against least squares.
 
 Operations of a descent (a multiply-add is two): at each of 121 pixels 2 for the curve, 5 for its
-derivatives, 12 for the gradient and 36 for the curvature; Poisson's deviance, its slope and its
+derivatives, 12 for the gradient and 36 for the Hessian; Poisson's deviance, its slope and its
 weight take 24 more, logarithm and quotient each counted as 4.
 """
 
@@ -345,7 +345,7 @@ def gpu_part(quick: bool) -> list[Row]:
 
 
 def figures_part(quick: bool) -> dict[str, Any]:
-    """What figures 6, 7 and 8 are drawn from."""
+    """Return the numbers of figures 6, 7 and 8."""
     on_gpu = gpu.is_available()
     n = 50_000 if on_gpu and not quick else 200
     _, counts = images(n)

@@ -4,7 +4,7 @@ Every shipped model, and every shipped fit whose file has values, is exported to
 run under nineteen steps. NEURON integrates with CVODE and with its fixed steps (25 us), Myokit with
 CVODES. Compared is the whole trace: the largest difference over the largest current. With fixed
 steps NEURON's `cnexp` is exact for gates; its `sparse` is implicit Euler, so that the error of a
-scheme is that of the steps, which is told here and has no bar.
+scheme is that of the steps, which is reported here and has no limit.
 
     python benchmarks/exports.py [--out FOLDER]
 """

@@ -10,7 +10,7 @@ nothing beyond a hundredth of the target (the other solvers converge to it as we
 
 * CVODE (SUNDIALS through scikit-sundae), BDF and Adams, SciPy's VODE (BDF), LSODA and BDF, v and w
   interleaved. All of them call rates that Numba has compiled. VODE and LSODA get the banded
-  Jacobian from compiled code; CVODE, whose Python interface wants a dense one, fills its band by
+  Jacobian from compiled code; CVODE, whose Python interface needs a dense one, fills its band by
   five calls of the rates; BDF knows the pattern.
 * py-pde: its Runge-Kutta in every column, and its Euler solver in the first, on its Numba backend,
   compiled beforehand, with steps that are all equal (on cells instead of nodes, so against the
@@ -81,7 +81,7 @@ def rates(y: np.ndarray, mirror: int, out: np.ndarray) -> np.ndarray:
 
 @njit(error_model="numpy", fastmath={"contract"}, cache=True)
 def jacobian(y: np.ndarray, mirror: int) -> np.ndarray:
-    """(5, 2 n): of rate i with respect to j at [2 + i - j, j], as ODEPACK wants a band."""
+    """(5, 2 n): of rate i with respect to j at [2 + i - j, j], as ODEPACK needs a band."""
     band, last = np.zeros((5, len(y))), len(y) // 2 - 1
     for i in range(last + 1):
         v = y[2 * i]
@@ -244,7 +244,7 @@ def py_pde_stepper(n: int, dt: float, method: str) -> tuple[Any, Any]:
 
 
 def by_py_pde(n: int, end: float, method: str) -> Solve:
-    """With the step that is asked for."""
+    """Return the solution with the given step."""
 
     def solve(dt: float) -> np.ndarray:
         first, advance = py_pde_stepper(n, end / math.ceil(end / dt - 1e-9), method)
@@ -357,7 +357,7 @@ def same_scheme(n: int, steps: int) -> list[Row]:
 
 
 def limits() -> list[Row]:
-    """What a core does when nothing leaves its cache, and what memory adds.
+    """Measure the speed of a core within its cache, and with memory.
 
     What limits: the explicit step its loads and stores in the first cache (six vectors for eight
     nodes), Chebyshev's stages the same (sixteen, and a step has six or more of them);

@@ -99,7 +99,7 @@ class AsPrinted:
         return second + x * (1 - x) * (x - 0.01)
 
     def step(self, most: int = 60, tolerance: float = 1e-13) -> bool:
-        """Whether Newton converged."""
+        """Return whether Newton's method converged."""
         v, w, dt = self.v, self.w, self.dt
         rate = 0.01 * (v - 2 * w)
         new_w = w + dt * rate if self.first else self.before + 2 * dt * rate
@@ -405,7 +405,7 @@ def figure_11() -> list[Row]:
 def thomas_and_cyclic_reduction(
     ratios: Sequence[float] = (0.5, 0.9, 1.0, 1.05, 1.5),
 ) -> list[Row]:
-    """Whether the two solvers differ where all else is the same, over the steps of figure 11."""
+    """Compare the two solvers, all else the same, over the steps of figure 11."""
     v, rows = eq.gaussian(0.5 * np.arange(201), 50), []
     for name, row in (("as printed", PRINTED), ("row (1, -1)", RIGHT)):
         apart, scales = 0.0, [0]

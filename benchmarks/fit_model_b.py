@@ -1,4 +1,4 @@
-"""Ten fits of model B from the command line, as a user runs them: does every seed arrive?
+"""Ten fits of model B from the command line, as a user runs them: does every seed find it?
 
     python benchmarks/fit_model_b.py [--seeds 10]
 

@@ -60,20 +60,20 @@ def measured(file: Mapping[str, str], path: Path | None) -> tuple[str, Row]:
     try:
         mechanism = read_mechanism(path, file["path"])
     except InputError as error:
-        told = f"{error.key}: {error.message}" if error.key else error.message
-        return "refused", missing(name, UNIT, f"not translated: {told}; {where}")
+        text = f"{error.key}: {error.message}" if error.key else error.message
+        return "refused", missing(name, UNIT, f"not translated: {text}; {where}")
     made = mechanism.imported
-    told = f"{len(made.model.chains)} chains, {len(made.model.parameters)} parameters"
+    text = f"{len(made.model.chains)} chains, {len(made.model.parameters)} parameters"
     notes = [note for note in mechanism.found.notes if "below 0" in note]
     try:
         proof = prove(mechanism, simulated)
     except InputError as error:
-        told = "; ".join([f"translated ({told}), not proven: {error.message}", *notes, where])
-        return "unproven", missing(name, UNIT, told)
+        text = "; ".join([f"translated ({text}), not proven: {error.message}", *notes, where])
+        return "unproven", missing(name, UNIT, text)
     if proof.table is not None:
-        told += f"; with the file's own TABLE {proof.table:.1e}"
-    told = "; ".join(part for part in (told, *proof.notes, *notes, where) if part)
-    row = Row(name, proof.error, UNIT, TOLERANCE, proof.error / TOLERANCE, told)
+        text += f"; with the file's own TABLE {proof.table:.1e}"
+    text = "; ".join(part for part in (text, *proof.notes, *notes, where) if part)
+    row = Row(name, proof.error, UNIT, TOLERANCE, proof.error / TOLERANCE, text)
     return "agrees" if proof.error <= TOLERANCE else "differs", row
 
 

@@ -51,20 +51,20 @@ def measured(path: Path, plain: Mapping[str, Any], current: str, tried: bool) ->
     try:
         model = translated(dict(plain), path, path.name, current)
     except InputError as error:
-        told = f"{error.key}: {error.message}" if error.key else error.message
-        return "refused", missing(name, UNIT, f"not translated: {told}")
+        text = f"{error.key}: {error.message}" if error.key else error.message
+        return "refused", missing(name, UNIT, f"not translated: {text}")
     made = model.imported.model
-    told = f"{len(made.chains)} chains, {len(made.parameters)} parameters"
+    text = f"{len(made.chains)} chains, {len(made.parameters)} parameters"
     notes = [note for note in model.found.notes if "below 0" in note or "held" in note]
     if not tried:
-        return "translated", missing(name, UNIT, "; ".join([told, "not tried", *notes]))
+        return "translated", missing(name, UNIT, "; ".join([text, "not tried", *notes]))
     try:
         proof = prove_myokit(model, simulated)
     except InputError as error:
-        told = "; ".join([f"translated ({told}), not proven: {error.message}", *notes])
-        return "unproven", missing(name, UNIT, told)
-    told = "; ".join(part for part in (told, *proof.notes, *notes))
-    row = Row(name, proof.error, UNIT, TOLERANCE, proof.error / TOLERANCE, told)
+        text = "; ".join([f"translated ({text}), not proven: {error.message}", *notes])
+        return "unproven", missing(name, UNIT, text)
+    text = "; ".join(part for part in (text, *proof.notes, *notes))
+    row = Row(name, proof.error, UNIT, TOLERANCE, proof.error / TOLERANCE, text)
     return "agrees" if proof.error <= TOLERANCE else "differs", row
 
 
@@ -102,8 +102,8 @@ def main() -> None:
         Row("models", len(files), "files, of which some are of no cell"),
         Row("ion currents", n, "of these models"),
         *(
-            Row(told, outcomes.count(key), "currents", n, outcomes.count(key) / n)
-            for key, told in (
+            Row(text, outcomes.count(key), "currents", n, outcomes.count(key) / n)
+            for key, text in (
                 ("agrees", f"agree within {TOLERANCE:g}"),
                 ("differs", "differ"),
                 ("unproven", "translated, not proven"),

@@ -24,7 +24,7 @@ another result of this script, of other code, to stand beside it.
 Of curves: sums of two exponentials whose time constants differ by ratios from 1.2 to 8, 200 points
 with noise of 2 % of a term's size, 1,500 for each range of ratios. What share is `ok`, and how many
 intervals of these hold the truth; of 300 that are to be checked how many of those by Student's t
-and by the profile likelihood; how many outliers of 15 standard deviations are told in one
+and by the profile likelihood; how many outliers of 15 standard deviations are found in one
 exponential; intervals of a straight line through six points; and those of exponentials
 whose points have standard errors of their own, which differ by factors of two (lognormal): by these
 weights without outliers, and with one point in ten at ten times its standard error by least squares
@@ -318,11 +318,11 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=list(KINDS))
     parser.add_argument("--against", type=Path, help="another result, of other code")
     parser.add_argument("--out", type=Path, default=None, help="a folder other than results/")
-    wanted = parser.parse_args()
-    rows = of_cells(wanted.cells, wanted.kinds) if "cells" in wanted.parts else []
-    rows += of_curves(5 * wanted.cells) if "curves" in wanted.parts else []
-    rows = beside(rows, wanted.against)
-    finish("intervals", "95 % intervals that hold what they should", rows, folder=wanted.out)
+    options = parser.parse_args()
+    rows = of_cells(options.cells, options.kinds) if "cells" in options.parts else []
+    rows += of_curves(5 * options.cells) if "curves" in options.parts else []
+    rows = beside(rows, options.against)
+    finish("intervals", "95 % intervals that hold what they should", rows, folder=options.out)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class Peer:
 
 
 def same_problem(name: str, folder: Path, facts: dict[str, Any]) -> list[Row]:
-    """How far our current and cost are from ionBench's: at its true values, at random ones."""
+    """Return the differences of our current and cost from ionBench's, at true and random values."""
     from channelfit.front.kinds import load_plan
     from channelfit.scoring.scorer import make_scorer
 
@@ -231,14 +231,14 @@ def rows_of(who: str, searches: list[Search], cap: float | None = None) -> list[
 
 
 def measured(
-    name: str, peer: Peer, facts: dict[str, Any], folder: Path, wanted: argparse.Namespace
+    name: str, peer: Peer, facts: dict[str, Any], folder: Path, options: argparse.Namespace
 ) -> tuple[list[Row], dict[str, object]]:
     """Rows of one problem, and every search by name."""
     threshold = facts["threshold"]
-    us = Ours(name, wanted.optimizer)
+    us = Ours(name, options.optimizer)
     commands = [us.command(folder / f"{name}{i}") for i in range(2)]  # the first one compiles
     us.search(0, threshold)
-    found = [us.search(seed, threshold) for seed in range(wanted.ours)]
+    found = [us.search(seed, threshold) for seed in range(options.ours)]
     judged = peer.ask("judge", name, text=json.dumps([s.values for s in found]))
     found = [replace(s, cost=cost) for s, cost in zip(found, judged, strict=True)]
     for seed, s in enumerate(found):
@@ -252,15 +252,15 @@ def measured(
     for label, seconds in zip(("first time, all compiled", "again"), commands, strict=True):
         rows.append(Row(f"{name}, ours: whole command, {label}", seconds, "s"))
     best = math.inf
-    for approach in APPROACHES if wanted.theirs else ():
+    for approach in APPROACHES if options.theirs else ():
         other = [
-            theirs(peer, name, approach, seed, wanted.cap, threshold)
-            for seed in range(wanted.theirs)
+            theirs(peer, name, approach, seed, options.cap, threshold)
+            for seed in range(options.theirs)
         ]
-        rows += rows_of(f"{name}, {approach}", other, wanted.cap)
+        rows += rows_of(f"{name}, {approach}", other, options.cap)
         series[approach] = [plain(s) for s in other]
         # a seed that met the cap waited at least so long
-        best = min(best, float(np.median([min(s.seconds, wanted.cap) for s in other])))
+        best = min(best, float(np.median([min(s.seconds, options.cap) for s in other])))
         print(f"{name}, {approach}: {[round(s.seconds, 2) for s in other]} s", flush=True)
     at_worst = max(s.seconds for s in found)
     for label, value in (("median", median(found, "seconds")), ("slowest seed", at_worst)):
@@ -289,11 +289,11 @@ def main() -> None:
     parser.add_argument("--optimizer", help="ours, by name; else the default")
     parser.add_argument("--out", type=Path, help="folder of the JSON")
     parser.add_argument("--recordings", type=Path, help="write the currents here, and stop")
-    wanted = parser.parse_args()
-    peer = Peer(wanted.python)
-    if wanted.recordings:
-        wanted.recordings.mkdir(parents=True, exist_ok=True)
-        peer.ask("data", str(wanted.recordings))
+    options = parser.parse_args()
+    peer = Peer(options.python)
+    if options.recordings:
+        options.recordings.mkdir(parents=True, exist_ok=True)
+        peer.ask("data", str(options.recordings))
         return
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -301,11 +301,11 @@ def main() -> None:
         os.environ |= {"CHANNELFIT_IONBENCH": temporary, "CHANNELFIT_CACHE": str(folder / "cache")}
         facts = peer.ask("data", temporary)
         rows, series = [], {}
-        for name in wanted.problems:
-            searched, series[name] = measured(name, peer, facts[name], folder, wanted)
+        for name in options.problems:
+            searched, series[name] = measured(name, peer, facts[name], folder, options)
             rows += [*same_problem(name, folder, facts[name]), *searched]
-    title = f"ionBench, {wanted.ours} seeds of ours, {wanted.theirs} of each of theirs"
-    finish("ionbench", title, rows, folder=wanted.out, series=series)
+    title = f"ionBench, {options.ours} seeds of ours, {options.theirs} of each of theirs"
+    finish("ionbench", title, rows, folder=options.out, series=series)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
     python -P benchmarks/ionbench_peer.py judge PROBLEM < parameters.json
 
 -P keeps `ionbench.py` beside this file from being taken for the package. The last line that is
-printed is the answer, in JSON; ionBench talks before it.
+printed is the answer, in JSON; ionBench prints other lines before it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def log_transformed() -> Modification:
     )
 
 
-#: name -> (search, settings of its authors or ours, whether it wants derivatives)
+#: name -> (search, settings of its authors or ours, whether it needs derivatives)
 APPROACHES = {
     "cma-es": (cmaes_pints.run, Beattie2018, False),
     "trust region": (trustRegionReflective_scipy.run, Wilhelms2012b, True),
@@ -51,7 +51,7 @@ class TimeUp(Exception):
 
 
 class Watch:
-    """What a search has reached when: a row (seconds, evaluations, cost) for every gain."""
+    """Return the progress of a search: a row (seconds, evaluations, cost) for every gain."""
 
     def __init__(self, cap: float) -> None:
         self.started, self.cap, self.rows = time.perf_counter(), cap, []
@@ -63,7 +63,7 @@ class Watch:
         return time.perf_counter() - self.started
 
     def follow(self, benchmark: Any) -> None:
-        """Listen to every evaluation that the benchmark's tracker is told of."""
+        """Listen to every evaluation that the benchmark's tracker counts."""
         tell = benchmark.tracker.update
 
         def update(*arguments: Any, **named: Any) -> None:

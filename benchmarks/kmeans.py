@@ -77,7 +77,7 @@ def of(points: np.ndarray | Path, way: str, executor: object = None) -> Callable
 
 
 def same(one: Clusters, other: Clusters) -> str:
-    """Whether two ways came to the same."""
+    """Return whether two ways have the same result."""
     apart = abs(one.inertia / other.inertia - 1)
     moved = int((one.labels != other.labels).sum())
     return f"inertia differs by {apart:.1g}, {moved} labels differ"
@@ -131,7 +131,7 @@ def on_gpu(points: np.ndarray) -> list[Row]:
 
 
 def coverage(share: float) -> list[Row]:
-    """How often intervals hold the truth, in percent."""
+    """Return how often intervals hold the truth, in percent."""
     rows = []
     spread, error, covariance = 0.1, 0.05, 0.01 * np.array([[1.0, 0.5], [0.5, 1.0]])
     for n, repeats in PLATES:
@@ -173,7 +173,7 @@ def one_population(kind: str, d: int, random: np.random.Generator) -> np.ndarray
 
 
 def chosen(share: float) -> list[Row]:
-    """How often the number of groups is right, in percent."""
+    """Return how often the number of groups is right, in percent."""
     rows = []
     repeats = max(2, int(share * POPULATIONS))
     one = ("normal", "correlated", "t with 4", "t with 3", "skew")
@@ -202,26 +202,26 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=1_000_000)
     parser.add_argument("--quick", action="store_true", help="a hundredth of the work")
     parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    share = 0.01 if asked.quick else 1.0
-    n = max(1000, int(share * asked.points))
+    options = parser.parse_args()
+    share = 0.01 if options.quick else 1.0
+    n = max(1000, int(share * options.points))
     points = clouds(n)
     rows: list[Row] = []
-    if asked.backend == "cuda":
+    if options.backend == "cuda":
         rows += on_gpu(points)
     else:
-        rows += on_cpu(points) if "cpu" in asked.parts else []
-        rows += by_workers(clouds(TIMES * n)) if "workers" in asked.parts else []
-    name = "kmeans_cuda" if asked.backend == "cuda" else "kmeans"
-    device = gpu.device().name if asked.backend == "cuda" else ""
+        rows += on_cpu(points) if "cpu" in options.parts else []
+        rows += by_workers(clouds(TIMES * n)) if "workers" in options.parts else []
+    name = "kmeans_cuda" if options.backend == "cuda" else "kmeans"
+    device = gpu.device().name if options.backend == "cuda" else ""
     if rows:
-        finish(name, "k-means", rows, device, asked.out)
-    if asked.backend == "cpu" and "coverage" in asked.parts:
+        finish(name, "k-means", rows, device, options.out)
+    if options.backend == "cpu" and "coverage" in options.parts:
         title = "how often 95 % intervals hold the truth"
-        finish("populations", title, coverage(share), "", asked.out)
-    if asked.backend == "cpu" and "groups" in asked.parts:
+        finish("populations", title, coverage(share), "", options.out)
+    if options.backend == "cpu" and "groups" in options.parts:
         title = "how often the number of groups is right"
-        finish("groups", title, chosen(share), "", asked.out)
+        finish("groups", title, chosen(share), "", options.out)
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ LOOKS = {ALONE: (COLORS[4], ":"), NAIVE: (COLORS[1], "--"), COUPLED: (COLORS[0],
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a fit ended at.
+    """The result of a fit.
 
     Attributes:
         summary: what `channelfit optimize --json` says.
@@ -164,7 +164,7 @@ def lasting(seconds: float, shifted: bool) -> Callable[[dict[str, Any]], None]:
 
 
 def rows_of(fits: dict[str, Fitted], data: list[Data]) -> list[Row]:
-    """What each fit leaves, how far its peaks are off, and what the clamp was found to be."""
+    """Return the residuals of each fit, the errors of its peaks, and the fitted clamp."""
     rows = []
     for k, (one, name) in enumerate(zip(data, NAMES, strict=True)):
         for what, fit in fits.items():
@@ -239,22 +239,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=75.0, help="of each fit with the clamp")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     data = [data_of(e) for e in load_plan(TOGETHER).problem.experiments]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         single = [optimized(FITS / f"nav_iv_{name.lower()}.yaml", folder) for name in NAMES]
         files = {
             NAIVE: changed(folder, "naive", ideal),
-            UNSHIFTED: changed(folder, "unshifted", lasting(wanted.seconds, False)),
-            COUPLED: changed(folder, "coupled", lasting(wanted.seconds, True)),
+            UNSHIFTED: changed(folder, "unshifted", lasting(options.seconds, False)),
+            COUPLED: changed(folder, "coupled", lasting(options.seconds, True)),
         }
         fits = {ALONE: Fitted({}, [one.currents[0] for one in single])}
         for what, file in files.items():
             fits[what] = optimized(file, folder / "runs")
-    wanted.out.mkdir(parents=True, exist_ok=True)
-    draw(fits, data, wanted.out / "nav_clamp.png")
-    finish("nav_clamp", "Sodium currents under two clamps", rows_of(fits, data), folder=wanted.out)
+    options.out.mkdir(parents=True, exist_ok=True)
+    draw(fits, data, options.out / "nav_clamp.png")
+    finish("nav_clamp", "Sodium currents under two clamps", rows_of(fits, data), folder=options.out)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ PUBLISHED = (
     ("figure 7", "generations at most", 10_000, "generations"),
 )
 
-#: Okabe and Ito's colors, a marker each: told apart with any color vision, and in gray.
+#: Okabe and Ito's colors, a marker each: distinct with any color vision, and in gray.
 LOOKS = {
     "NEURON, 1 core": (MUTED, "x"),
     "cpu, float64": ("#56b4e9", "v"),
@@ -106,7 +106,7 @@ Series = dict[str, Any]
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured; `full` takes under four minutes on an H200."""
+    """The amount of measurements; `full` takes under four minutes on an H200."""
 
     populations: tuple[int, ...] = (112, 1120, 11_200, 112_000, 1_120_000)
     states: tuple[int, ...] = tuple(range(2, 10))
@@ -138,7 +138,7 @@ SMALL = Sizes(
 
 
 class Bench:
-    """What all figures share: where it runs, how much, and the ways that run there."""
+    """The settings that all figures share: the device, the amount, and the ways that run there."""
 
     def __init__(self, backend: str, sizes: Sizes) -> None:
         self.cuda, self.sizes = backend == "cuda", sizes
@@ -372,7 +372,7 @@ def search_2012(p: Any, population: int, seed: int, stop_seconds: float, most: i
 
 
 def _course(best: np.ndarray, times: np.ndarray) -> Series:
-    """What improved, and the end; nothing where no candidate had a finite cost."""
+    """Return the improvements and the end; nothing where no candidate had a finite cost."""
     falls = np.isfinite(best)
     falls[1:] &= best[1:] < best[:-1]
     if falls.any():
@@ -644,7 +644,7 @@ def main() -> None:
 
 
 def _published(number: int) -> list[Row]:
-    """What the paper says beside a figure; speeds told in its text belong to figure 5."""
+    """The numbers that the paper prints beside a figure; speeds in its text belong to figure 5."""
     return [
         Row(f"published, {where}: {what}", value, unit)
         for where, what, value, unit in PUBLISHED

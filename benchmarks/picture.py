@@ -82,7 +82,7 @@ def _column(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "herg.png")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     if not os.environ.get("CHANNELFIT_DATA"):
         sys.exit("set CHANNELFIT_DATA to the folder that holds herg_sine_wave/")
     action_potential = load_protocol(ROOT / "protocols" / "herg_ap.yaml")
@@ -92,11 +92,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         done = optimized(FIT, Path(folder), 0, "cpu")
     figure = drawn(done.model, fitted, unseen, float(done.summary["seconds"]))
-    figure.savefig(wanted.out, dpi=DPI, facecolor="white")
-    with Image.open(wanted.out) as image:  # 64 colors are enough for lines, at a third of the size
+    figure.savefig(options.out, dpi=DPI, facecolor="white")
+    with Image.open(options.out) as image:  # 64 colors are enough for lines, at a third of the size
         small = image.convert("RGB").quantize(64)
-    small.save(wanted.out, optimize=True)
-    print(f"{wanted.out}: {wanted.out.stat().st_size:,} bytes")
+    small.save(options.out, optimize=True)
+    print(f"{options.out}: {options.out.stat().st_size:,} bytes")
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ class Taken:
 
 
 def timed(do: Callable[[], Any]) -> tuple[Any, Taken]:
-    """What a function returns, and how long it took."""
+    """Return the result of a function, and the seconds that it took."""
     clock, processor = time.perf_counter(), time.process_time()
     found = do()
     return found, Taken(time.perf_counter() - clock, time.process_time() - processor)
@@ -303,27 +303,27 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=3, help="wells that the opponents fit")
     parser.add_argument("--sampling", type=float, default=0.2, help="ms between samples")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    wanted = parser.parse_args()
-    plan = planned(wanted.sampling)
-    settings = SearchSettings(seed=SEED, backend=wanted.backend)
-    plate = Plate(plan, max(wanted.wells, *wanted.sizes, 1))
-    problems = plate.wells[: wanted.wells]
+    options = parser.parse_args()
+    plan = planned(options.sampling)
+    settings = SearchSettings(seed=SEED, backend=options.backend)
+    plate = Plate(plan, max(options.wells, *options.sizes, 1))
+    problems = plate.wells[: options.wells]
     plan = replace(plan, problem=problems[0])
     fit_wells(plan, [problems[0]], settings)  # compiles
     series: dict[str, Any] = {"wells": [], "clock": [], "processor": [], "alone": {}}
     fits: WellFits | None = None
     of_all = Taken(0.0, 0.0)
-    for n in sorted({*wanted.sizes, wanted.wells}):
+    for n in sorted({*options.sizes, options.wells}):
         many = plate.wells[:n]
         found, taken = timed(lambda many=many: fit_wells(plan, many, settings))
         series["wells"].append(n)
         series["clock"].append(taken.clock)
         series["processor"].append(taken.processor)
         print(f"{n} wells: {taken.clock:.1f} s, processor {taken.processor:.1f} s", flush=True)
-        if n == wanted.wells:
+        if n == options.wells:
             fits, of_all = found, taken
     assert fits is not None
-    n = wanted.wells
+    n = options.wells
     each = of_all.processor / n
     descents = f"{fits.starts.mean():.2f} descents a well, of which {fits.agreed.mean():.2f} agree"
     rows = [
@@ -332,17 +332,17 @@ def main() -> None:
     ]
     best = best_known(plan, problems, plate, fits)
     rows += quality_rows(fits, best, plate.truth.T[:n])
-    if wanted.backend == "cuda":
+    if options.backend == "cuda":
         rows += kernel_rows(plan, problems)
-    if wanted.alone:
-        others = alone_rows(plan, [problems[w] for w in range(wanted.alone)], each, best)
+    if options.alone:
+        others = alone_rows(plan, [problems[w] for w in range(options.alone)], each, best)
         series["alone"] = {row.name.partition(":")[0]: row.value for row in others}
         rows += others
-    title = f"a plate of {n} wells, {wanted.backend}"
-    device = gpu.device().name if wanted.backend == "cuda" else ""
-    name = f"plate_{wanted.backend}"
-    finish(name, title, rows, device, wanted.out, series=series)
-    draw(series, wanted.out / f"{name}.png")
+    title = f"a plate of {n} wells, {options.backend}"
+    device = gpu.device().name if options.backend == "cuda" else ""
+    name = f"plate_{options.backend}"
+    finish(name, title, rows, device, options.out, series=series)
+    draw(series, options.out / f"{name}.png")
 
 
 if __name__ == "__main__":

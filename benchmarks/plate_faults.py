@@ -54,7 +54,7 @@ GOOD = ("good", "good, filtered noise")
 
 @dataclass(frozen=True)
 class Kind:
-    """What is wrong with wells of a kind.
+    """The fault of the wells of a kind.
 
     Attributes:
         series_MOhm: the series resistance that is not compensated.
@@ -298,13 +298,13 @@ def fitted(folder: Path, data: np.ndarray) -> WellTable:
 
 
 def is_new(reason: str) -> bool:
-    """Whether all reasons of a well are those that came with the checks of its residuals."""
+    """Return whether all reasons of a well are those that came with the checks of its residuals."""
     parts = [part.strip() for part in reason.split(";")]
     return all(part.startswith(_NEW) for part in parts)
 
 
 def rows_of(names: Sequence[str], truth: np.ndarray, table: WellTable) -> list[Row]:
-    """How many wells of each kind are ok, before and after, and how wrong their conductance is."""
+    """Return for each kind the wells that are ok, before and after, and errors of conductances."""
     kinds, rows = np.array(names), []
     ok = np.array([quality == "ok" for quality in table["quality"]])
     before = ok | np.array([is_new(str(reason)) for reason in table["reason"]])
@@ -334,12 +334,12 @@ def main() -> None:
     parser.add_argument("--wells", type=int, default=16, help="of each kind but the first")
     parser.add_argument("--good", type=int, default=96, help="good wells with white noise")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    wanted = parser.parse_args()
-    names, truth, data = simulated(wanted.good, wanted.wells, wanted.seed)
+    options = parser.parse_args()
+    names, truth, data = simulated(options.good, options.wells, options.seed)
     with tempfile.TemporaryDirectory() as folder:
         table = fitted(Path(folder), data)
     title = f"{len(names)} simulated wells with planted faults"
-    finish("plate_faults", title, rows_of(names, truth, table), "cpu", wanted.out)
+    finish("plate_faults", title, rows_of(names, truth, table), "cpu", options.out)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ class Case:
 
     @property
     def can_be_mended(self) -> bool:
-        """Whether the file does anything that a copy of it can be asked to do better."""
+        """Return whether a mended copy of the file is measured as well."""
         return bool(self.mended or self.table)
 
 
@@ -211,7 +211,7 @@ CASES = (
 
 
 class DensityMechanism:
-    """A compiled SUFFIX mechanism on one compartment whose voltage is exactly what is asked for.
+    """A compiled SUFFIX mechanism on one compartment at exactly the given voltage.
 
     The membrane's capacitance is so large that no current moves the voltage by a rounding.
 
@@ -366,19 +366,19 @@ def measured(case: Case, folders: Sequence[Path], protocol: Protocol, cache: Pat
         return
     # Some of the files are older than UTF-8.
     text = path.read_bytes().decode("latin-1")
-    worst, told = _worst(errors(case, text, False, protocol, cache))
-    note = f"{case.kind}; {case.source}; {told}"
+    worst, listed = _worst(errors(case, text, False, protocol, cache))
+    note = f"{case.kind}; {case.source}; {listed}"
     if worst > BAR:
         note += f". The file: {case.reason}" if case.can_be_mended else ". Not explained"
     yield Row(name, worst, "of largest current", BAR, worst / BAR, note)
     if worst > BAR and case.can_be_mended:
-        worst, told = _worst(errors(case, text, True, protocol, cache))
-        yield Row(f"{name}, mended", worst, "of largest current", BAR, worst / BAR, told)
+        worst, listed = _worst(errors(case, text, True, protocol, cache))
+        yield Row(f"{name}, mended", worst, "of largest current", BAR, worst / BAR, listed)
 
 
 def _worst(by_backend: dict[str, float]) -> tuple[float, str]:
-    told = ", ".join(f"{backend} {error:.1e}" for backend, error in by_backend.items())
-    return max(by_backend.values()), told
+    listed = ", ".join(f"{backend} {error:.1e}" for backend, error in by_backend.items())
+    return max(by_backend.values()), listed
 
 
 def main() -> None:

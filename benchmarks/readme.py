@@ -5,8 +5,8 @@
 
 From the results files this script makes the statements that they allow, such as a row of a table or
 half a sentence, and prints each with the benchmark that measures it. A statement that no page holds
-word for word (line breaks apart) is marked MISSING. A test asks that none is missing, so whoever
-measures again also updates the pages.
+word for word (line breaks apart) is marked MISSING. A test requires that none is missing, so a new
+measurement needs new pages.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def slowest(row: dict[str, Any]) -> float:
 
 
 def searches() -> Iterator[Statement]:
-    """How often and how soon searches of surrogate data arrive."""
+    """Yield how often and how soon searches of surrogate data reach the lowest cost."""
     on = {name: results(name) for name in ("surrogates", "surrogates_cuda")}
     models = [name.split(":")[0] for name in on["surrogates"] if name.endswith("arrived")]
     for model in models:
@@ -83,12 +83,12 @@ def searches() -> Iterator[Statement]:
         key=lambda name: value(hard, f"{name}: time to arrive, median"),
     )
     medians = [hard[f"{name}: time to arrive, median"] for name in names]
-    told = ", ".join(
+    label = ", ".join(
         f"`{name}` in {digits(row['value'])} s" for name, row in zip(names, medians, strict=True)
     )
     last = [digits(slowest(row)) for row in medians]
     assert all(value(hard, f"{name}: arrived") == 100 for name in names)
-    yield "hard_schemes", f"{told} (medians; slowest seeds {last[0]}, {last[1]} and {last[2]} s)"
+    yield "hard_schemes", f"{label} (medians; slowest seeds {last[0]}, {last[1]} and {last[2]} s)"
 
 
 def recordings() -> Iterator[Statement]:
@@ -152,17 +152,17 @@ def on_a_gpu() -> Iterator[Statement]:
     if lean:
         names["the GPU design of 2012 (Euler, float32), written lean"] = "2012 design"
         names["the same text, but in registers"] = "2012 design, in registers"
-    for told, name in names.items():
+    for label, name in names.items():
         pair = (
             value(headline, f"model B, 25 x 500: {name}"),
             value(fine, f"model B, 25 x 5,000: {name}"),
         )
         cells = (digits(x, 4 if x >= 1e9 else 3) for x in pair)
-        yield "gpu_scoring --parts headline samples", f"| {told} | {' | '.join(cells)} |"
+        yield "gpu_scoring --parts headline samples", f"| {label} | {' | '.join(cells)} |"
     cpu = results("gpu_scoring_cpu")
-    for told, name, n in (("cpu backend", "cpu, float64", 3), ("NEURON", "NEURON", 3)):
+    for label, name, n in (("cpu backend", "cpu, float64", 3), ("NEURON", "NEURON", 3)):
         x = value(cpu, f"model B, 25 x 500: {name}, 16 cores")
-        yield "gpu_scoring --parts cpu", f"| {told}, 16 cores | {digits(x, n)} | |"
+        yield "gpu_scoring --parts cpu", f"| {label}, 16 cores | {digits(x, n)} | |"
     row = results("generation")["1,048,576: a generation"]
     yield (
         "generation",
@@ -186,8 +186,8 @@ def on_a_gpu() -> Iterator[Statement]:
     )
     exact = results("gpu_scoring_accuracy")
     least = min(row["value"] for key, row in exact.items() if key.endswith("cuda, float64"))
-    told = f"within 1e-9 of the reference's for at least {int(10 * least) / 10} %"
-    yield "gpu_scoring --parts accuracy", told
+    label = f"within 1e-9 of the reference's for at least {int(10 * least) / 10} %"
+    yield "gpu_scoring --parts accuracy", label
     assert value(results("winners"), "wrong winners") == 0
     yield "winners", "In a hundred searches it chose no wrong winner"
     if lean:
@@ -195,7 +195,7 @@ def on_a_gpu() -> Iterator[Statement]:
 
 
 def _chains() -> Iterator[Statement]:
-    """How many times as fast as the 2012 design our fastest way is, for 2 to 9 states."""
+    """Yield the speed of our fastest way over that of the 2012 design, for 2 to 9 states."""
     rows = results("states")
     for n in range(2, 10):
         ratios = [
@@ -214,8 +214,8 @@ def on_a_processor() -> Iterator[Statement]:
     for name in ("cpu, float64, 1 core", "cpu, float64, 2 cores", "cpu, float32, 2 cores"):
         row = rows[name]
         x = row["value"]
-        told = digits(x, 4 if x >= 1e6 else 3)
-        yield "scoring", f"| {name} | {told} | {digits(row['ratio'], 3)} |"
+        label = digits(x, 4 if x >= 1e6 else 3)
+        yield "scoring", f"| {name} | {label} | {digits(row['ratio'], 3)} |"
     speed = value(rows, "cpu, float64, 1 core")
     yield "scoring", f"{digits(speed, 1)} sets a second and core"
     gate = value(rows, "states: k_hh_gate (2)") / value(rows, "states: k_hh (5)")
@@ -242,11 +242,11 @@ def on_a_processor() -> Iterator[Statement]:
         if "float32" in name and row["value"] > row["against"]
     }
     beyond = {name: (int(m[1]), float(m[2])) for name, m in found.items() if m}
-    told = " and ".join(
+    label = " and ".join(
         f"{n} {'candidates of ' * (k == 0) or 'of '}`{name}`"
         for k, (name, (n, _)) in enumerate(sorted(beyond.items()))
     )
-    yield "accuracy", f"except for {told} that hardly open"
+    yield "accuracy", f"except for {label} that hardly open"
     yield "accuracy", f"at most {at_most(max(share for _, share in beyond.values()))} of what"
     waits = results("waiting")
     new, known = (
@@ -290,12 +290,12 @@ _CABLES = (
 def on_a_cable() -> Iterator[Statement]:
     """Times at equal error of the FitzHugh-Nagumo solvers on two cores."""
     rows = results("fhn")
-    for told, name in _PEERS:
+    for label, name in _PEERS:
         if name in _SINCE and f"{name}: {_CABLES[0]}" not in rows:
             continue  # the results are older than this row
         times = [value(rows, f"{name}: {cable}") for cable in _CABLES]
         cells = (digits(t, 3 if t >= 100 else 2) for t in times)
-        yield "fhn", f"| {told} | {' | '.join(cells)} |"
+        yield "fhn", f"| {label} | {' | '.join(cells)} |"
     ours = [rows[f"ours, Runge-Kutta: {cable}"] for cable in _CABLES]
     first, second, third = (digits(row["ratio"]) for row in ours)
     yield "fhn", f"{first}, {second} and {third} times as fast as the fastest of them"
@@ -344,14 +344,14 @@ def on_a_cable_of_a_gpu() -> Iterator[Statement]:
     """Node-steps a second of the FitzHugh-Nagumo solvers on one GPU."""
     rows = results("fhn_gpu")
 
-    def line(told: str, numbers: list[float]) -> Statement:
+    def line(label: str, numbers: list[float]) -> Statement:
         cells = (digits(x, 4 if x >= 1000 else 3) for x in numbers)
-        return "fhn_gpu", f"| {told} | {' | '.join(cells)} |"
+        return "fhn_gpu", f"| {label} | {' | '.join(cells)} |"
 
     precisions = ("float64", "float32")
-    for told, name in _CABLES_OF_A_GPU:
-        yield line(told, [value(rows, name.format(one)) for one in precisions])
-    for told, name in (
+    for label, name in _CABLES_OF_A_GPU:
+        yield line(label, [value(rows, name.format(one)) for one in precisions])
+    for label, name in (
         ("explicit, 2²⁴ nodes, one step a pass", f"explicit {{}}, {_LONG}"),
         (
             "one tridiagonal solve by cuSPARSE, 2²⁴ nodes",
@@ -362,7 +362,7 @@ def on_a_cable_of_a_gpu() -> Iterator[Statement]:
             f"Crank-Nicolson step {{}}, {_SHORT}, against one cuSPARSE solve",
         ),
     ):
-        yield line(told, [float(rows[name.format(one)]["against"]) for one in precisions])
+        yield line(label, [float(rows[name.format(one)]["against"]) for one in precisions])
 
 
 def statements() -> list[Statement]:
@@ -397,8 +397,8 @@ def not_clean() -> str:
         record = json.loads(file.read_text())
         commit = str(record.get("commit", "unknown"))
         if not report.is_clean(commit):
-            told = f"`{commit}`" if commit != "unknown" else "unknown"
-            lines.append(f"| `{file.name}` | {told} | {record['date'][:10]} |")
+            label = f"`{commit}`" if commit != "unknown" else "unknown"
+            lines.append(f"| `{file.name}` | {label} | {record['date'][:10]} |")
     return "\n".join(lines)
 
 
@@ -411,7 +411,7 @@ def pages() -> str:
 def absent(text: str) -> list[Statement]:
     """The statements that a text does not hold, whatever its line breaks."""
     plain = " ".join(text.split())
-    return [(name, told) for name, told in statements() if told not in plain]
+    return [(name, label) for name, label in statements() if label not in plain]
 
 
 def main() -> None:

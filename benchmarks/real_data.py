@@ -109,7 +109,7 @@ def scaled(model: ChannelModel, experiments: tuple[Experiment, ...]) -> ChannelM
 
 
 def herg_rows(cell: str, runs: list[Done], published: ChannelModel) -> list[Row]:
-    """What the runs of a cell left, how long they took, and the values of the first one."""
+    """Return the residuals of the runs of a cell, their times, and the values of the first one."""
     name = f"herg_sine_wave_{cell}"
     experiments = load_plan(FITS / f"{name}.yaml").problem.experiments
     known = published if cell == "16713110" else scaled(published, experiments)
@@ -145,7 +145,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--backend", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--out", type=Path, help="folder of the results")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     if not os.environ.get("CHANNELFIT_DATA"):
         sys.exit("set CHANNELFIT_DATA to the folder that holds herg_sine_wave/ and nav_iv/")
     rows: list[Row] = []
@@ -156,16 +156,16 @@ def main() -> None:
         folder = Path(temporary)
         for cell in CELLS:
             name = f"herg_sine_wave_{cell}"
-            runs = [optimized(name, folder, seed, wanted.backend) for seed in range(wanted.seeds)]
+            runs = [optimized(name, folder, seed, options.backend) for seed in range(options.seeds)]
             rows += herg_rows(cell, runs, published)
             if cell == "16713110":
                 predicted, known = rms(runs[0].model, unseen), rms(published, unseen)
                 title = "ap_16713110: predicted, RMS"
                 rows.append(compared(title, predicted, "pA", known, "not fitted"))
-                shown = wanted.out or RESULTS
+                shown = options.out or RESULTS
                 shown.mkdir(parents=True, exist_ok=True)
                 shutil.copy(folder / f"{name}_0" / "traces.png", shown / "herg_sine_wave.png")
-        done = optimized("nav_iv_80cp", folder, 1, wanted.backend)
+        done = optimized("nav_iv_80cp", folder, 1, options.backend)
     note = f"{done.summary['evaluations']:,} evaluations in {done.summary['seconds']:.0f} s"
     sodium = load_plan(FITS / "nav_iv_80cp.yaml").problem
     rows.append(
@@ -177,14 +177,14 @@ def main() -> None:
             note,
         )
     )
-    on_gpu = wanted.backend != "cpu" and gpu.is_available()
+    on_gpu = options.backend != "cpu" and gpu.is_available()
     device = gpu.device().name if on_gpu else ""
     finish(
         "real_data_cuda" if on_gpu else "real_data",
         "Fits to real recordings; `against`: published values",
         rows,
         device,
-        wanted.out,
+        options.out,
     )
 
 

@@ -151,12 +151,12 @@ class Tree:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the code is that of a commit which is known."""
+        """Return whether the code is that of a known commit."""
         return is_clean(self.commit)
 
 
 def is_clean(commit: str) -> bool:
-    """Whether a recorded commit says which code it was."""
+    """Return whether a recorded commit identifies the code."""
     return re.fullmatch(r"[0-9a-f]{7,40}", commit) is not None
 
 
@@ -194,7 +194,7 @@ def _check_tree() -> None:
 
 
 def _git(*words: str) -> str | None:
-    """What Git prints; None where there is none."""
+    """Return the output of Git; None without Git."""
     if shutil.which("git") is None:
         return None
     run = subprocess.run(

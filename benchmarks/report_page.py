@@ -1,4 +1,4 @@
-"""How large the report of a long recording is, how soon it is drawn, and whom it asks: nobody.
+"""How large the report of a long recording is, how soon it is drawn, and that it needs no network.
 
 The hERG sine wave of 80,000 samples, every one of them fitted, in a headless Chromium (the
 system's, or the one that CHANNELFIT_CHROMIUM names) by playwright; and what writing the report adds

@@ -62,16 +62,16 @@ class Run:
     evaluations_to_arrive: int | None = None
 
 
-def noisy(file: Path, wanted: argparse.Namespace) -> FitPlan:
+def noisy(file: Path, options: argparse.Namespace) -> FitPlan:
     """The file's fit, its data with noise of 1 % of the largest current, searched by default."""
     changes = [
         "fit.optimizer=null",
         "fit.surrogate.noise=0",
         "fit.surrogate.seed=1",
-        f"fit.stop={{seconds: {wanted.cap}, generations: 1000000}}",
+        f"fit.stop={{seconds: {options.cap}, generations: 1000000}}",
     ]
-    if wanted.optimizer:
-        changes[0] = f"fit.optimizer={{name: {wanted.optimizer}}}"
+    if options.optimizer:
+        changes[0] = f"fit.optimizer={{name: {options.optimizer}}}"
     currents = [
         e.recording.current_pA
         for e in load_plan(file, changes).problem.experiments
@@ -81,15 +81,15 @@ def noisy(file: Path, wanted: argparse.Namespace) -> FitPlan:
     return load_plan(file, changes)
 
 
-def runs_of(file: Path, wanted: argparse.Namespace) -> tuple[list[Run], dict[str, object]]:
+def runs_of(file: Path, options: argparse.Namespace) -> tuple[list[Run], dict[str, object]]:
     """Searches of one file, and what is known of the problem."""
-    fit = noisy(file, wanted)
-    scorer = make_scorer(fit.problem, wanted.backend)
+    fit = noisy(file, options)
+    scorer = make_scorer(fit.problem, options.backend)
     start = time.perf_counter()
     true, refined = near_truth(fit, fit.objective(scorer))
     warmed = time.perf_counter() - start
     runs, histories = [], []
-    for seed in range(wanted.seeds):
+    for seed in range(options.seeds):
         optimizer = replace(fit, seed=seed).make_optimizer(getattr(scorer, "xp", np))
         result = optimize(optimizer, fit.objective(scorer), fit.stop_rules)
         runs.append(
@@ -180,20 +180,22 @@ def main() -> None:
     parser.add_argument("--optimizer", help="by name; else the default")
     parser.add_argument("--quick", action="store_true", help="3 seeds, at most 10 s each")
     parser.add_argument("--out", type=Path, help="folder of the JSON")
-    wanted = parser.parse_args()
-    if wanted.quick:
-        wanted.seeds, wanted.cap = min(wanted.seeds, 3), min(wanted.cap, 10.0)
-    names = wanted.models or (HARD if wanted.hard else SHIPPED)
-    on_gpu = wanted.backend != "cpu" and gpu.is_available()
-    kind = "hard_schemes" if wanted.hard else "surrogates_cuda" if on_gpu else "surrogates"
-    known = earlier(wanted.out or RESULTS, kind)
-    title = f"{wanted.seeds} searches each, noise 1 %, {wanted.backend}, at most {wanted.cap:g} s"
+    options = parser.parse_args()
+    if options.quick:
+        options.seeds, options.cap = min(options.seeds, 3), min(options.cap, 10.0)
+    names = options.models or (HARD if options.hard else SHIPPED)
+    on_gpu = options.backend != "cpu" and gpu.is_available()
+    kind = "hard_schemes" if options.hard else "surrogates_cuda" if on_gpu else "surrogates"
+    known = earlier(options.out or RESULTS, kind)
+    title = (
+        f"{options.seeds} searches each, noise 1 %, {options.backend}, at most {options.cap:g} s"
+    )
     for name in names:
         folder = ROOT / "benchmarks" / "problems" if name in HARD else ROOT / "models"
-        runs, facts = runs_of(folder / f"{name}.yaml", wanted)
+        runs, facts = runs_of(folder / f"{name}.yaml", options)
         made = {"device": gpu.device().name if on_gpu else "", "date": f"{date.today()}"}
         known[name] = (
-            rows_of(name, runs, facts, wanted.cap),
+            rows_of(name, runs, facts, options.cap),
             {**facts, **made, "runs": [asdict(run) for run in runs]},
         )
         in_order = sorted(known, key=[*SHIPPED, *HARD].index)
@@ -202,7 +204,7 @@ def main() -> None:
             title,
             [row for name in in_order for row in known[name][0]],
             made["device"],
-            wanted.out,
+            options.out,
             {name: known[name][1] for name in in_order},
         )
 

@@ -58,7 +58,7 @@ RECORDED = 100  # iterations of a graph
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured; kept: of the best swarms, the share whose mean is given."""
+    """The amount of measurements; kept: of the best swarms, the share whose mean is given."""
 
     dimensions: tuple[int, ...] = (2, 8, 32, 64, 128)
     iterations: int = 10_000

@@ -63,7 +63,7 @@ TABLE_5 = {"OpenCL": (2435.36, 1.52), "C++": (82726.95, 1.49)}
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """The amount of measurements."""
 
     iterations: int = 100_000
     iterations_4: int = 10_000

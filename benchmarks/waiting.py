@@ -131,23 +131,23 @@ def main() -> None:
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--models", help="some of those in models/; default: all, and the rest")
     parser.add_argument("--out", type=Path, help="folder of waiting.json")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:2]))
     compileall.compile_dir(str(ROOT / "channelfit"), quiet=2)
     models = sorted((ROOT / "models").glob("*.yaml"))
     with installed() as environment:  # the files of all libraries, once
-        first = [str(models[0]), wanted.backend]
+        first = [str(models[0]), options.backend]
         seconds(["-c", "import matplotlib.figure; " + _SCORE, *first], environment)
     rows = []
     for model in models:
-        if wanted.models is None or model.stem in wanted.models.split(","):
-            rows += scores(model, wanted.backend, wanted.repeats)
-    if wanted.models is None and wanted.backend == "cpu":
-        rows += [*searches(wanted.repeats), *answers(2 * wanted.repeats + 1)]
+        if options.models is None or model.stem in options.models.split(","):
+            rows += scores(model, options.backend, options.repeats)
+    if options.models is None and options.backend == "cpu":
+        rows += [*searches(options.repeats), *answers(2 * options.repeats + 1)]
     title = "Waiting, whole processes on two cores; `against` is what a user should bear"
-    name = "waiting" if wanted.backend == "cpu" else "waiting_cuda"
-    finish(name, title, rows, folder=wanted.out)
+    name = "waiting" if options.backend == "cpu" else "waiting_cuda"
+    finish(name, title, rows, folder=options.out)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a search spends on saying how far it is, and how fast `channelfit watch` shows many runs.
+"""The time a search spends on reporting progress, and how fast `channelfit watch` shows many runs.
 
     python benchmarks/watching.py            # writes benchmarks/results/watching.json
 
@@ -118,7 +118,7 @@ def spent_after_long(temporary: Path) -> Row:
 
 
 def many_runs(temporary: Path) -> list[Row]:
-    """How long it takes until the page of many runs stands."""
+    """Measure how long the page of many runs takes to load."""
     place = temporary / "runs"
     for k in range(N_RUNS):
         watched.made_run(place / f"cell {k}", 300, state="finished", best_cost=float(k))

@@ -73,7 +73,7 @@ def attempt(build: Callable[[], Any]) -> tuple[Any, str]:
 
 
 def placed(way: Way, parameters: np.ndarray) -> Any:
-    """Parameters where the way wants them."""
+    """Return parameters where the way needs them."""
     if not way.on_gpu:
         return parameters
     return device_arrays().asarray(parameters)
@@ -85,7 +85,7 @@ def device_arrays() -> Any:
 
 
 def device_name() -> str:
-    """What the GPU calls itself."""
+    """Return the name of the GPU."""
     return gpu.device().name
 
 
@@ -168,7 +168,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def results_folder(options: argparse.Namespace) -> Path | None:
-    """Where results go, None for the usual place; a trial never replaces measured ones.
+    """Return the folder of results, None for the usual one; a trial never replaces measured ones.
 
     Ends the program where there is no GPU to measure.
     """

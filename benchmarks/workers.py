@@ -96,14 +96,14 @@ def batch(folder: Path, backend: str, wells: int) -> Any:
     file = folder / "fit.yaml"
     file.write_text(dump_yaml(document), encoding="utf-8")
     size = 8 if backend == "cpu" else 96
-    asked = BatchRequest(
+    request = BatchRequest(
         file,
         (str(folder / "plate.npy"),),
         settings=SearchSettings(backend=backend),
         seed=SEED,
         size=size,
     )
-    return ready(asked, BatchListener()).work
+    return ready(request, BatchListener()).work
 
 
 def curves(folder: Path, backend: str, sets: int) -> CurveTasks:
@@ -160,7 +160,7 @@ def measured(part: str, backend: str, workers: int, works: dict[str, Any]) -> Ti
 
 
 def same(one: Timed, other: Timed) -> bool:
-    """Whether all results are the same to the bit."""
+    """Return whether all results are the same to the bit."""
     return one.found.keys() == other.found.keys() and all(
         np.array_equal(value, other.found[key][name], equal_nan=value.dtype.kind == "f")
         for key, arrays in one.found.items()
@@ -178,30 +178,30 @@ def main() -> None:
     parser.add_argument("--wells", type=int, default=64)
     parser.add_argument("--sets", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
-    wanted = parser.parse_args()
+    options = parser.parse_args()
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as name:
         folder, works = Path(name), dict[str, Any]()
-        if "batch" in wanted.parts:
-            works["batch"] = batch(folder, wanted.backend, wanted.wells)
-        if "curves" in wanted.parts:
-            works["curves"] = curves(folder, wanted.backend, wanted.sets)
-        for part in wanted.parts:
+        if "batch" in options.parts:
+            works["batch"] = batch(folder, options.backend, options.wells)
+        if "curves" in options.parts:
+            works["curves"] = curves(folder, options.backend, options.sets)
+        for part in options.parts:
             first: Timed | None = None
-            for workers in wanted.workers:
-                found = measured(part, wanted.backend, workers, works)
+            for workers in options.workers:
+                found = measured(part, options.backend, workers, works)
                 first = first or found
                 equal = "the same bits" if same(first, found) else "OTHER RESULTS"
                 note = f"{len(found.found)} pieces, {equal}"
                 label = f"{part}, {workers} worker{'s' * (workers > 1)}"
                 rows.append(compared(label, found.seconds, "s", first.seconds, note))
-                share = wanted.workers[0] * first.seconds / (workers * found.seconds)
+                share = options.workers[0] * first.seconds / (workers * found.seconds)
                 rows.append(Row(f"{label}: efficiency", share, "1"))
                 print(f"{label}: {found.seconds:.2f} s, efficiency {share:.3f}", flush=True)
-    what = "a core" if wanted.backend == "cpu" else "a GPU"
-    device = gpu.device().name if wanted.backend == "cuda" else ""
+    what = "a core" if options.backend == "cpu" else "a GPU"
+    device = gpu.device().name if options.backend == "cuda" else ""
     title = f"workers with {what} each"
-    finish(f"workers_{wanted.backend}", title, rows, device, wanted.out)
+    finish(f"workers_{options.backend}", title, rows, device, options.out)
 
 
 if __name__ == "__main__":
