@@ -24,7 +24,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,6 @@ class FunctionModel:
     outputs: tuple[Definition, ...] = ()
     description: str = ""
     source: str = ""
-    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -271,7 +270,6 @@ def build_function(
         definitions,
         description=root.text("description"),
         source=root.text("source"),
-        sizes=reading.sizes,
     )
     if data is None:
         cost = reading.expression(root.take("cost"), {}, "cost")
@@ -290,9 +288,9 @@ class _Reading:
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.parameters: list[Parameter] = []
         self.arrays: list[Array] = []
-        for name, _ in root.rows("sizes", {}):
+        for name, size in root.rows("sizes", {}):
             self.claim(name, f"sizes.{name}")
-            self.sizes[name] = self.checked_size(dict(root.rows("sizes"))[name], f"sizes.{name}")
+            self.sizes[name] = self.checked_size(size, f"sizes.{name}")
 
     def claim(self, name: str, key: str) -> None:
         """Claim a new name. Raises InputError when it is taken or cannot be one."""
