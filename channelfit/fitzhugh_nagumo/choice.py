@@ -131,9 +131,9 @@ class _Trials:
     def run(self, scheme: Scheme, level: float) -> Run:
         """Solve with a step or a tolerance of that level."""
         try:
-            steps: dict[str, Any] = {COSTS[type(scheme).__name__].key: level}
-            more = {"on_progress": self.on_progress, "checkpoints": self.checkpoints}
-            return simulate(scheme, *self.state, self.times, **more, **steps)
+            more: dict[str, Any] = {COSTS[type(scheme).__name__].key: level}
+            more |= {"on_progress": self.on_progress, "checkpoints": self.checkpoints}
+            return simulate(scheme, *self.state, self.times, **more)
         except InputError as failure:
             raise InputError(
                 f"the {scheme.name} scheme does not meet {self.error:g}: {failure}",
