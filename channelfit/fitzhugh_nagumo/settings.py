@@ -97,7 +97,7 @@ def _checked(context: click.Context, option: click.Option, value: Any) -> Any:
     for one in values:
         wrong = not isinstance(one, kind) if kind else isinstance(one, bool | str)
         if wrong or not isinstance(one, str | int | float):
-            expected = {str: "text", bool: "true or false"}.get(kind, "a number")
+            expected = "text" if kind is str else "true or false" if kind is bool else "a number"
             raise InputError(f"{expected} was expected, not {_shown(one)}")
         if "integer" in option.type.name and not isinstance(one, int):
             raise InputError(f"a whole number was expected, not {_shown(one)}")
