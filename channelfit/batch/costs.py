@@ -20,10 +20,10 @@ from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
 from channelfit.search.space import SearchSpace, middle, share_of_range
 
-#: Candidates that are compared with all wells at once, in numbers that are held.
+#: Numbers that are held at once in comparisons of candidates with all wells.
 _HELD = 1 << 25
-#: Wells whose lowest points a thread looks for at a time.
-_BESIDE = 16
+#: Wells for which a thread looks for the lowest points at a time.
+_BLOCK = 16
 #: Starts are kept to so many steps of the unit cube: what rounding does to matrix products, which
 #: may depend on the machine, does not reach the descents.
 _STEPS = 2.0**24
@@ -68,27 +68,27 @@ class WellCosts(Objective):
         """The parameters that are solved for each well when candidates are tried on all."""
         return OpenParameters(self.plan.problem, self.space, self.constraints, self.scorer)
 
-    def lowest(self, unit: np.ndarray, n: int, but: np.ndarray | None = None) -> Lowest:
+    def lowest(self, unit: np.ndarray, n: int, excluded: np.ndarray | None = None) -> Lowest:
         """Find the n of some points (n_free, n_points) that fit each well best.
 
         They are compared with all wells, in blocks that fit into memory. The open parameters are
         solved for each well; priors do not count.
 
         Arguments:
-            but: (n_points,) the well for which each point does not count; None for none.
+            excluded: (n_points,) the well for which each point does not count; None for none.
 
         Returns: the points with the coordinates of the open parameters; among equal costs those
         that stand first.
         """
         n_points, n_open = unit.shape[1], len(self.open.rows)
-        but = np.full(n_points, -1) if but is None else but
+        excluded = np.full(n_points, -1) if excluded is None else excluded
         step = max(1, _HELD // max(1, self.n_wells * (1 + n_open)))
         best = Lowest.none(n, n_open, self.n_wells)
         for first in range(0, n_points, step):
-            piece = slice(first, first + step)
-            physical = self.open.at_reference(self.space.to_physical(unit[:, piece]))
-            across = self.scorer.cross_products(physical, self.open.rows)
-            self.open.keep(best, across, physical, first, but[piece])
+            some = slice(first, first + step)
+            physical = self.open.at_reference(self.space.to_physical(unit[:, some]))
+            crossed = self.scorer.cross_products(physical, self.open.rows)
+            self.open.keep(best, crossed, physical, first, excluded[some])
         return replace(best, solved=self.open.shares_of_ranges(best.solved))
 
     def placed(self, unit: np.ndarray, solved: np.ndarray) -> np.ndarray:
@@ -185,33 +185,34 @@ class OpenParameters:
     def keep(
         self,
         best: Lowest,
-        across: CrossProducts,
+        crossed: CrossProducts,
         physical: np.ndarray,
         number: int,
-        but: np.ndarray,
+        excluded: np.ndarray,
     ) -> None:
         """Put points where they belong among the lowest of all wells, with their solved values.
 
         Arguments:
-            across: the points, from this number on, against all wells.
+            crossed: of the points with all wells.
             physical: (n_parameters, n), of the points.
-            but: (n,) the well for which each point does not count, or -1.
+            number: of the first of the points.
+            excluded: (n,) the well for which each point does not count, or -1.
         """
-        inner, (_, n_wells) = across.products[:, 1:, 1:], self.of_wells.shape
-        good = np.isfinite(inner).all(axis=(1, 2)) & (across.status == OK)
-        points = np.stack([np.where(good, number + np.arange(len(good)), -1), but], axis=1)
-        arrays = (across.products, across.with_data, points, physical[self.rows].T, self.of_wells)
+        inner, (_, n_wells) = crossed.products[:, 1:, 1:], self.of_wells.shape
+        good = np.isfinite(inner).all(axis=(1, 2)) & (crossed.status == OK)
+        points = np.stack([np.where(good, number + np.arange(len(good)), -1), excluded], axis=1)
+        arrays = (crossed.products, crossed.with_data, points, physical[self.rows].T, self.of_wells)
         compared = [np.ascontiguousarray(array) for array in arrays]
         pairs = np.array(self.pairs, np.int64)
         ranges = np.array([(p.lower, p.upper) for p in self.parameters], float).reshape(-1, 2)
         ranges = np.ascontiguousarray(ranges.T)
 
         def some(first: int, last: int) -> None:
-            wells = first * _BESIDE, min(last * _BESIDE, n_wells)
+            wells = first * _BLOCK, min(last * _BLOCK, n_wells)
             kept = (best.cost, best.which, best.solved)
             keep_lowest(*compared, pairs, ranges, *wells, *kept)
 
-        side_by_side(some, n_wells, _BESIDE, usable_cores())
+        side_by_side(some, n_wells, _BLOCK, usable_cores())
 
     def shares_of_ranges(self, values: np.ndarray) -> np.ndarray:
         """Return the coordinates in the unit cube of solved values (n, n_open, n_wells)."""

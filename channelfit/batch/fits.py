@@ -24,7 +24,7 @@ from channelfit.batch.search import (
     SearchProgress,
     SearchSettings,
     Solutions,
-    nothing,
+    ignore_progress,
     search,
 )
 from channelfit.batch.silence import SILENT, WithoutChannels, is_silent
@@ -53,7 +53,6 @@ from channelfit.scoring.machine.threads import side_by_side, single_threaded_bla
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.objective import Local
 from channelfit.search.plan import FitPlan
-from channelfit.search.space import SearchSpace
 
 #: Numbers in the traces that are held at once; a GPU simulates hundreds of wells as fast as one.
 _HELD = 1 << 25
@@ -62,9 +61,10 @@ _HELD = 1 << 25
 _BLOCKS, _BLOCKS_OF_A_SWEEP = (64, 32, 16, 8), 8
 #: Noise is slow where it widens one error by this factor more than another.
 _WIDE = 1.45
-#: Wells with masks of their own share a scan if the common samples are this share of each.
+#: Wells with masks of their own share a scan if the samples that count in all of them are at least
+#: this share of the samples of each.
 _IN_COMMON = 0.3
-#: The settings where none are given.
+#: The settings by default.
 USUAL = SearchSettings()
 
 
@@ -127,9 +127,8 @@ class WellFits:
     def arrays(self) -> dict[str, np.ndarray]:
         """Return everything as numerical arrays; texts as UTF-8 bytes, one line a text."""
         return {
-            f.name: _as_bytes(value) if f.name in _TEXTS else value
-            for f in fields(self)
-            for value in [getattr(self, f.name)]
+            name: _as_bytes(value) if name in _TEXTS else value
+            for name, value in vars(self).items()
         }
 
     @classmethod
@@ -174,7 +173,7 @@ def fit_wells(
     plan: FitPlan,
     problems: Sequence[Problem],
     settings: SearchSettings = USUAL,
-    on_progress: OnProgress = nothing,
+    on_progress: OnProgress = ignore_progress,
 ) -> WellFits:
     """Fit every recording on its own with the same model, all together.
 
@@ -197,10 +196,10 @@ def fit_wells(
     """
     if not len(problems):
         raise InputError("there is no recording to fit")
-    free = replace(plan, solved=()).space
-    reasons = [_unusable(problems[k], free.n_free) for k in range(len(problems))]
+    n_free = replace(plan, solved=()).space.n_free
+    reasons = [_unusable(problems[k], n_free) for k in range(len(problems))]
     usable = np.flatnonzero([not reason for reason in reasons])
-    fits = _blank(free, reasons)
+    fits = blank(plan, reasons)
     if not len(usable):
         return fits
     done = 0
@@ -255,11 +254,6 @@ def _shifted(on_progress: OnProgress, done: int, wells: int) -> OnProgress:
     return lambda p: on_progress(SearchProgress(p.stage, done + p.done, wells))
 
 
-def blank(plan: FitPlan, n_wells: int) -> WellFits:
-    """Return fits of wells of which nothing is known."""
-    return _blank(replace(plan, solved=()).space, [""] * n_wells)
-
-
 def _unusable(problem: Problem, n_free: int) -> str:
     """Return why a recording cannot be fitted; empty where it can."""
     recordings = [e.recording for e in problem.fitted if e.recording]
@@ -283,8 +277,9 @@ def _counting(current_pA: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return np.ravel(current_pA) if counts.all() else current_pA[counts]
 
 
-def _blank(space: SearchSpace, reasons: list[str]) -> WellFits:
+def blank(plan: FitPlan, reasons: Sequence[str]) -> WellFits:
     """Return fits of wells of which nothing is known yet; those with a reason have failed."""
+    space = replace(plan, solved=()).space
     parameters = [space.parameters[place] for place in space.free]
     n, n_names = len(reasons), len(parameters)
     rows = {name: np.full((n, n_names), np.nan) for name in _BY_PARAMETER}
@@ -548,13 +543,12 @@ class _Judge:
         known: _Residuals,
         spectrum: NoiseSpectrum | None,
     ) -> _Judged:
-        least = NOISE_FREE * known.peak
+        least, sure = NOISE_FREE * known.peak, None
+        if self.intervals:
+            # the rules of `assess`: data without noise are judged as if they had some
+            assumed = ASSUMED_NOISE * known.peak if local.cost[0] < least**2 else None
+            sure = estimate(self.wells, unit, self.n_samples, spectrum, assumed, local)
         alone = known.without, self.without.has_leak
-        if not self.intervals:
-            return _Judged(cost, known.noise, None, least, self.limit, *alone)
-        # the rules of `assess`: data without noise are judged as if they had some
-        assumed = ASSUMED_NOISE * known.peak if local.cost[0] < least**2 else None
-        sure = estimate(self.wells, unit, self.n_samples, spectrum, assumed, local)
         return _Judged(cost, known.noise, sure, least, self.limit, *alone)
 
     def _noise(self, rows: list[np.ndarray], cost: float) -> float:

@@ -64,10 +64,7 @@ class Evidence:
             weighted: (n_wells, n), the information times the optimum of each well.
             information: (n_wells, n, n), symmetric; negative eigenvalues count as 0.
         """
-        scale = 1 / np.sqrt(np.maximum(np.einsum("wii->wi", information), 1e-300))
-        scaled = information * scale[:, :, None] * scale[:, None, :]
-        values, vectors = np.linalg.eigh(scaled)
-        good = values > _NOTHING * np.maximum(values[:, -1:], 1e-300)
+        scale, values, vectors, good = _scaled_eigh(information)
         size = np.sqrt(np.where(good, values, 1.0))
         rows = np.swapaxes(vectors, 1, 2)
         root = np.where(good[:, :, None], size[:, :, None] * rows, 0.0) / scale[:, None, :]
@@ -111,13 +108,22 @@ def eliminated(weighted: Array, information: Array, keep: list[int]) -> tuple[Ar
 
 def pseudo_inverse(matrices: Array) -> Array:
     """Return inverses of symmetric matrices (n, k, k), 0 in directions in which a matrix is 0."""
-    scale = 1 / np.sqrt(np.maximum(np.einsum("wii->wi", matrices), 1e-300))
-    values, vectors = np.linalg.eigh(matrices * scale[:, :, None] * scale[:, None, :])
-    good = values > _NOTHING * np.maximum(values.max(axis=1, initial=0.0)[:, None], 1e-300)
+    scale, values, vectors, good = _scaled_eigh(matrices)
     inverse = np.where(good, 1 / np.where(good, values, 1.0), 0.0)
     product = (vectors * inverse[:, None, :]) @ np.swapaxes(vectors, 1, 2)
     found: Array = product * scale[:, :, None] * scale[:, None, :]
     return found
+
+
+def _scaled_eigh(matrices: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the eigenvalues of symmetric matrices (n, k, k) scaled to a diagonal of ones.
+
+    Returns: the scales (n, k), eigenvalues (n, k), eigenvectors (n, k, k), and which eigenvalues
+    are above rounding (n, k).
+    """
+    scale = 1 / np.sqrt(np.maximum(np.einsum("wii->wi", matrices), 1e-300))
+    values, vectors = np.linalg.eigh(matrices * scale[:, :, None] * scale[:, None, :])
+    return scale, values, vectors, values > _NOTHING * np.maximum(values[:, -1:], 1e-300)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,23 +207,21 @@ class Mixed:
             found[j] = min(max(spread, 0.1 * error, 1e-12), 1.0)
         return found
 
+    def _order(self, held: int | None) -> Array:
+        """Return the drawn parameters in the order in which the factor is triangular."""
+        order = np.arange(self.n_drawn)
+        return order if held is None else np.concatenate([[held], np.delete(order, held)])
+
     def _free(self, held: int | None) -> tuple[Array, Array]:
         """Return rows and columns of the entries of the factor that are varied.
 
         The factor is triangular in an order in which the held parameter is the first, so that its
         spread is one entry.
         """
-        order = np.arange(self.n_drawn)
-        if held is not None:
-            order = np.concatenate([[held], np.delete(order, held)])
-        if not self.correlated:
-            rows, columns = order, order
-        else:
-            below = np.tril_indices(self.n_drawn)
-            rows, columns = order[below[0]], order[below[1]]
-        if held is not None:
-            rows, columns = rows[1:], columns[1:]
-        return rows, columns
+        order, nd = self._order(held), self.n_drawn
+        rows, columns = np.tril_indices(nd) if self.correlated else (np.arange(nd),) * 2
+        first = 0 if held is None else 1
+        return order[rows[first:]], order[columns[first:]]
 
     def maximize(self, start: Array, held: int | None = None, spread: float = 0.0) -> Likelihood:
         """Find the factor of the largest restricted likelihood.
@@ -257,13 +261,10 @@ class Mixed:
         return self.at(full(found.x))
 
     def _triangular(self, factor: Array, held: int | None) -> Array:
-        """Return a factor of the same covariance that is triangular in the order of `_free`."""
+        """Return a factor of the same covariance that is triangular in the order of `_order`."""
         if not self.correlated:
             return np.diag(np.sqrt((factor**2).sum(axis=1)))
-        order = np.arange(self.n_drawn)
-        if held is not None:
-            order = np.concatenate([[held], np.delete(order, held)])
-        found = np.zeros_like(factor)
+        order, found = self._order(held), np.zeros_like(factor)
         lower = np.linalg.qr(factor[order].T)[1].T
         found[np.ix_(order, order)] = lower * np.where(np.diag(lower) < 0, -1.0, 1.0)
         return found

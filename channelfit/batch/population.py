@@ -25,7 +25,13 @@ from channelfit.batch.fits import WellFits
 from channelfit.batch.mixed import TWO_SIDED, Array, Level
 from channelfit.batch.outliers import outliers_of
 from channelfit.batch.plate import Coordinate, Plate, physical
-from channelfit.batch.relinearized import OnRound, Relinearize, conditional, relinearized
+from channelfit.batch.relinearized import (
+    OnRound,
+    Relinearize,
+    conditional,
+    ignore_round,
+    relinearized,
+)
 from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
@@ -198,7 +204,7 @@ def population(
     parameters: Sequence[Parameter],
     wells: Sequence[str] = (),
     always: bool = True,
-    on_round: OnRound | None = None,
+    on_round: OnRound = ignore_round,
 ) -> Population:
     """Fit the population from which the cells of a plate are drawn.
 
@@ -218,9 +224,8 @@ def population(
     no well can be used.
     """
     plate = _plate(fits, list(drawn), list(shared), parameters, tuple(wells))
-    rounds = () if on_round is None else (on_round,)
     if relinearize is not None and always:
-        return _described(plate, *relinearized(plate, relinearize, *rounds))
+        return _described(plate, *relinearized(plate, relinearize, on_round))
     # the optimum gives no information on the cost beyond a bound
     closed = plate.at_bound[:, :, None] | plate.at_bound[:, None, :]
     information = np.where(closed, 0.0, plate.information)
@@ -232,7 +237,7 @@ def population(
     doubts = plate.notes[before:]
     if relinearize is not None and plate.doubtful:
         try:
-            found = relinearized(plate, relinearize, *rounds)
+            found = relinearized(plate, relinearize, on_round)
         except InputError as error:
             plate.notes.append(f"the wells could not be linearized anew: {error}")
         else:

@@ -45,8 +45,9 @@ RESERVED = (
 #: The suffixes of files in a folder that are no recordings.
 _NO_RECORDINGS = (".eph", ".json")
 _MOST = 1_000_000
-#: The key of a recording's metadata in a run folder.
+#: The key of a recording's metadata in a run folder, and the keys of its texts.
 _METADATA = "told"
+_TEXTS = ("well", "file", "shown", "row", "signal", "masks", "folder")
 
 
 @dataclass(frozen=True)
@@ -91,17 +92,11 @@ class WellRecording:
         try:
             weight = plain["weight"]
             return cls(
-                str(plain["well"]),
-                str(plain["file"]),
-                str(plain["shown"]),
-                str(plain["row"]),
-                int(plain["column"]),
-                str(plain["signal"]),
-                tuple(map(str, plain["columns"])),
-                None if weight is None else float(weight),
-                str(plain["masks"]),
-                {str(k): str(v) for k, v in plain[_METADATA].items()},
-                str(plain["folder"]),
+                **{name: str(plain[name]) for name in _TEXTS},
+                column=int(plain["column"]),
+                columns=tuple(map(str, plain["columns"])),
+                weight=None if weight is None else float(weight),
+                metadata={str(k): str(v) for k, v in plain[_METADATA].items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             raise InputError("is not a list of recordings that a batch has written", file) from None
@@ -202,8 +197,8 @@ def metadata(recordings: Sequence[WellRecording]) -> WellTable:
         "column": np.array([each.column or np.nan for each in recordings], dtype=float),
     }
     about = {
-        "well": Column("", "What the well is called.", True),
-        "file": Column("", "Its recording, as it was named.", True),
+        "well": Column("", "The name of the well.", True),
+        "file": Column("", "The file of its recording.", True),
         "row": Column("", "Its row on the plate.", True),
         "column": Column("", "Its column on the plate."),
     }

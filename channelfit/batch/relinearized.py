@@ -24,7 +24,8 @@ from channelfit.search.plan import FitPlan
 #: its gradient and information there: (n_wells,), (n_wells, n) and (n_wells, n, n).
 Relinearize = Callable[[Array], tuple[Array, Array, Array]]
 
-#: Iterations, halvings of a step, and when nothing moves: in standard errors.
+#: The most iterations, the most halvings of a step, and the standard errors below which nothing
+#: moves.
 _ITERATIONS, _HALVINGS, _STILL = 100, 8, 5e-3
 #: A well comes to rest where a step is below this share of the one before; the shortest share of a
 #: step that is taken.
@@ -35,12 +36,12 @@ _CONTRACTED, _SHORTEST = 0.95, 0.2
 OnRound = Callable[[int, float], None]
 
 
-def _silent(number: int, moved: float) -> None:
+def ignore_round(number: int, moved: float) -> None:
     """Ignore a round."""
 
 
 def relinearized(
-    plate: Plate, relinearize: Relinearize, on_round: OnRound = _silent
+    plate: Plate, relinearize: Relinearize, on_round: OnRound = ignore_round
 ) -> tuple[Level, Array, Array, Array, int]:
     """Linearize every well at its shrunken estimate and fit the population, until nothing moves.
 

@@ -126,21 +126,15 @@ def _check_same(table: WellTable, fits: WellFits, file: Path) -> None:
             raise InputError(f"is not of the wells in {CSV}: {name} has other values", file)
 
 
-# --- from pieces ---------------------------------------------------------------------------------
+# --- from tasks ----------------------------------------------------------------------------------
 
 
-def gathered(work: WellTasks, pieces: Sequence[WellResults]) -> Results:
-    """Return the results of all pieces, in the order of the wells."""
-    fits = _fits(work, pieces)
-    known = metadata(work.recordings)
-    columns, about = dict(known.columns), dict(known.about)
-    if fits is not None:
-        for name, (values, column) in _columns_of(fits).items():
-            columns[name], about[name] = np.asarray(values, dtype=float), column
-    measured = np.concatenate([piece.measured for piece in pieces])
-    for k, (name, (unit, meaning)) in enumerate(ALL_MEASURES.items()):
-        columns[name], about[name] = measured[:, k], Column(unit, meaning)
-    quality, reason = _judged(work, pieces)
+def gathered(work: WellTasks, tasks: Sequence[WellResults]) -> Results:
+    """Join the results of all tasks, in the order of the wells."""
+    fits = _fits(work, tasks)
+    measured = np.concatenate([task.measured for task in tasks])
+    columns, about = _columns(work, fits, measured)
+    quality, reason = _judged(work, tasks)
     required = work.template.required if fits is not None else {}
     for k, sentences in unfulfilled(required, WellTable(columns, about)).items():
         if quality[k] != "failed":
@@ -150,8 +144,25 @@ def gathered(work: WellTasks, pieces: Sequence[WellResults]) -> Results:
     about["reason"] = Column("", "Why the quality is not ok.", True)
     ranges = [(p.lower, p.upper) for p in work.plan.problem.parameters if not p.fixed]
     return Results(
-        WellTable(columns, about), _traces(work, pieces), fits, np.array(ranges, dtype=float)
+        WellTable(columns, about), _traces(work, tasks), fits, np.array(ranges, dtype=float)
     )
+
+
+def _columns(
+    work: WellTasks, fits: WellFits | None, measured: np.ndarray
+) -> tuple[dict[str, np.ndarray], dict[str, Column]]:
+    """Return the columns of metadata, fits and measures, and the description of each.
+
+    Arguments:
+        measured: (n_wells, n_measures), in the order of `ALL_MEASURES`.
+    """
+    known = metadata(work.recordings)
+    columns, about = dict(known.columns), dict(known.about)
+    for name, (values, column) in ({} if fits is None else _columns_of(fits)).items():
+        columns[name], about[name] = np.asarray(values, dtype=float), column
+    for k, (name, (unit, meaning)) in enumerate(ALL_MEASURES.items()):
+        columns[name], about[name] = measured[:, k], Column(unit, meaning)
+    return columns, about
 
 
 def unfulfilled(required: Mapping[str, str], table: WellTable) -> dict[int, list[str]]:
@@ -173,27 +184,22 @@ def unfulfilled(required: Mapping[str, str], table: WellTable) -> dict[int, list
 
 def check_required(work: WellTasks) -> None:
     """Refuse a requirement that is no condition of the table of results."""
-    known = metadata(work.recordings)
-    columns, about = dict(known.columns), dict(known.about)
     n = len(work.recordings)
-    for name, (_, column) in _columns_of(blank(work.plan, n)).items():
-        columns[name], about[name] = np.full(n, np.nan), column
-    for name, (unit, meaning) in ALL_MEASURES.items():
-        columns[name], about[name] = np.full(n, np.nan), Column(unit, meaning)
+    unknown = blank(work.plan, [""] * n), np.full((n, len(ALL_MEASURES)), np.nan)
     try:
-        unfulfilled(work.template.required, WellTable(columns, about))
+        unfulfilled(work.template.required, WellTable(*_columns(work, *unknown)))
     except InputError as error:
         raise error.at(work.template.file) from None
 
 
-def _fits(work: WellTasks, pieces: Sequence[WellResults]) -> WellFits | None:
+def _fits(work: WellTasks, tasks: Sequence[WellResults]) -> WellFits | None:
     """Return the fits of all wells, None without any; wells that could not be read have failed."""
-    parts = [piece.fits for piece in pieces if piece.fits is not None]
+    parts = [task.fits for task in tasks if task.fits is not None]
     if not parts:
         return None
-    starts = zip(_starts(work), pieces, strict=True)
-    rows = np.concatenate([start + piece.places for start, piece in starts])
-    whole = blank(work.plan, len(work.recordings)).put(rows, joined(parts))
+    starts = zip(_starts(work), tasks, strict=True)
+    rows = np.concatenate([start + task.places for start, task in starts])
+    whole = blank(work.plan, [""] * len(work.recordings)).put(rows, joined(parts))
     whole.quality[whole.quality == ""] = "failed"
     return whole
 
@@ -221,16 +227,16 @@ def _starts(work: WellTasks) -> list[int]:
     return [int(key[1]) for key in work.keys]
 
 
-def _judged(work: WellTasks, pieces: Sequence[WellResults]) -> tuple[list[str], list[str]]:
+def _judged(work: WellTasks, tasks: Sequence[WellResults]) -> tuple[list[str], list[str]]:
     """Return the quality of every well and its reasons: those of its fit and of its recording."""
     quality, reason = ["failed"] * len(work.recordings), [""] * len(work.recordings)
-    for start, piece in zip(_starts(work), pieces, strict=True):
-        reasons: dict[int, list[str]] = {k: [text] for k, text in piece.failures.items()}
-        if piece.fits is not None:
+    for start, task in zip(_starts(work), tasks, strict=True):
+        reasons: dict[int, list[str]] = {k: [text] for k, text in task.failures.items()}
+        if task.fits is not None:
             for place, judged, why in zip(
-                piece.places.tolist(), piece.fits.quality, piece.fits.reason, strict=True
+                task.places.tolist(), task.fits.quality, task.fits.reason, strict=True
             ):
-                cautions = piece.cautions.get(place, [])
+                cautions = task.cautions.get(place, [])
                 quality[start + place] = "check" if judged == "ok" and cautions else str(judged)
                 reasons[place] = [str(why)] if why else []
                 reasons[place] += cautions
@@ -239,17 +245,17 @@ def _judged(work: WellTasks, pieces: Sequence[WellResults]) -> tuple[list[str], 
     return quality, reason
 
 
-def _traces(work: WellTasks, pieces: Sequence[WellResults]) -> dict[str, np.ndarray]:
+def _traces(work: WellTasks, tasks: Sequence[WellResults]) -> dict[str, np.ndarray]:
     """Return the thinned traces of all wells, a row each; NaN for those without."""
     n = len(work.recordings)
-    time_ms = next((p.time_ms for p in pieces if len(p.time_ms)), np.empty(0))
+    time_ms = next((p.time_ms for p in tasks if len(p.time_ms)), np.empty(0))
     found: dict[str, np.ndarray] = {"time_ms": time_ms}
     found |= {name: np.full((n, len(time_ms)), np.nan, "f4") for name in _TRACES}
-    for start, piece in zip(_starts(work), pieces, strict=True):
-        if len(piece.time_ms) == len(time_ms) and len(piece.places):
-            own = (piece.data, piece.predicted, piece.apart)
+    for start, task in zip(_starts(work), tasks, strict=True):
+        if len(task.time_ms) == len(time_ms) and len(task.places):
+            own = (task.data, task.predicted, task.apart)
             for name, rows in zip(_TRACES, own, strict=True):
-                found[name][start + piece.places] = rows
+                found[name][start + task.places] = rows
     return found
 
 

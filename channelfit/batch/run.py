@@ -405,10 +405,12 @@ def _begin(folder: RunFolder, made: Ready, arguments: Mapping[str, Any] | None) 
 
     Where there is no room for both there is neither, so that the folder stays free to begin in.
     """
-    identity = {**made.work.identity, "rerun of": _digest(made.earlier)}
+    earlier = "" if made.earlier is None else hash_of(made.earlier.table.csv_text())
+    identity = {**made.work.identity, "rerun of": earlier}
     try:
         if not folder.resumed:
-            write_text(folder.path / LIST, json_text(_listed(made)))
+            listed = {"recordings": [each.plain() for each in made.recordings]}
+            write_text(folder.path / LIST, json_text(listed))
         folder.checkpoint.begin(identity, arguments, "batch")
     except InputError:
         if not folder.resumed:
@@ -464,10 +466,10 @@ def _together(
             table = with_columns(table, kinds.columns())
             found["groups"] = {**kinds.summary(), "text": kinds.text()}
     except InputError as error:
-        what = "groups" if "population" in found or not request.population else "a population"
+        failed = "groups" if "population" in found or not request.population else "a population"
         then = "the wells' own results stand"
-        listener.warn([Caution(what, error.message, then)])
-        found["not_done"] = f"{what}: {error.message}"
+        listener.warn([Caution(failed, error.message, then)])
+        found["not_done"] = f"{failed}: {error.message}"
     return replace(results, table=table), found
 
 
@@ -542,12 +544,3 @@ def _failures(part: WellResults) -> dict[int, str]:
             if quality == "failed":
                 found[place] = str(why)
     return dict(sorted(found.items()))
-
-
-def _digest(earlier: Results | None) -> str:
-    return "" if earlier is None else hash_of(earlier.table.csv_text())
-
-
-def _listed(made: Ready) -> dict[str, Any]:
-    """Return the recordings of all wells as JSON holds them."""
-    return {"recordings": [each.plain() for each in made.recordings]}

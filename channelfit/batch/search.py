@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -40,7 +41,7 @@ from channelfit.search.least_squares import begin, step
 _POINTS, _STARTS, _STARTS_ON_GPU = 256, 2, 8
 #: The same where a score steps through whole traces, well by well.
 _FEW_POINTS = 64
-#: Descents of a well from its scan, at most, and those that must arrive at its lowest cost.
+#: The most descents of a well from its scan, and how many must arrive at its lowest cost.
 _MOST, _AGREE = 20, 2
 #: Iterations of a descent, and the number of them over which its pace is measured.
 _ITERATIONS, _MEMORY = 150, 8
@@ -94,7 +95,7 @@ class SearchProgress:
 OnProgress = Callable[[SearchProgress], None]
 
 
-def nothing(progress: SearchProgress) -> None:
+def ignore_progress(progress: SearchProgress) -> None:
     """Ignore progress."""
 
 
@@ -120,24 +121,26 @@ class Solutions:
 
 
 def search(
-    wells: WellCosts, settings: SearchSettings, on_progress: OnProgress = nothing
+    wells: WellCosts, settings: SearchSettings, on_progress: OnProgress = ignore_progress
 ) -> Solutions:
     """Search the best parameters of all wells; see the module."""
     n_wells, n_free = wells.n_wells, wells.space.n_free
     found = _Best(n_free, n_wells)
 
-    def reporter(stage: str) -> Callable[[int], None]:
-        return lambda done: on_progress(SearchProgress(stage, done, n_wells))
+    def report(stage: str, done: int) -> None:
+        on_progress(SearchProgress(stage, done, n_wells))
 
-    pool = _scanned(wells, settings, on_progress)
-    for first in range(0, n_wells, wells.scorer.at_once):
-        unsettled = np.arange(first, min(first + wells.scorer.at_once, n_wells))
+    report("scanning", 0)
+    pool = _scanned(wells, settings)
+    report("scanning", n_wells)
+    for some in _blocks(wells, np.arange(n_wells)):
+        unsettled = some
         for number in range(-(-_MOST // pool.starts)):
             found.refine(wells, *pool.points(unsettled, number), _ROUGH)
             unsettled = unsettled[found.agreed(unsettled) < _AGREE]
-        reporter("refining")(min(first + wells.scorer.at_once, n_wells))
+        report("refining", int(some[-1]) + 1)
     if settings.exchange and n_wells > 1:
-        _exchange(wells, found, reporter("exchanging"))
+        _exchange(wells, found, partial(report, "exchanging"))
     good = np.flatnonzero(np.isfinite(found.cost))
     for some in _blocks(wells, good):
         found.refine(wells, found.unit[:, some], some, _FINE)
@@ -171,22 +174,20 @@ class _Pool:
         return self.wells.placed(self.unit[:, which[k, w]], solved[k, :, w].T), some[w]
 
 
-def _scanned(wells: WellCosts, settings: SearchSettings, on_progress: OnProgress) -> _Pool:
-    """Scan the space for all wells."""
+def _scanned(wells: WellCosts, settings: SearchSettings) -> _Pool:
+    """Scan the space for all wells, the plan's starting point first."""
     usual = _STARTS_ON_GPU if wells.scorer.backend == "cuda" else _STARTS
     n_free, starts = wells.space.n_free, settings.starts or usual
     points = _POINTS if wells.scorer.solves else _FEW_POINTS
     random = np.random.Generator(np.random.Philox(settings.seed))
     unit = wells.sample(settings.scan or points * n_free, random)
-    begin = wells.plan.starting_point()
-    on_progress(SearchProgress("scanning", 0, wells.n_wells))
+    start = wells.plan.starting_point()
     best = wells.lowest(unit, max(_MOST, starts))
-    if begin is not None:  # the plan's values first, as they are
-        own = begin[wells.open.coordinates][None].repeat(wells.n_wells, axis=2)
+    if start is not None:
+        own = start[wells.open.coordinates][None].repeat(wells.n_wells, axis=2)
         place = np.full((1, wells.n_wells), unit.shape[1])
         best = Lowest(np.zeros((1, wells.n_wells)), place, own).joined(best)
-        unit = np.concatenate([unit, begin], axis=1)
-    on_progress(SearchProgress("scanning", wells.n_wells, wells.n_wells))
+        unit = np.concatenate([unit, start], axis=1)
     return _Pool(wells, unit, best, starts)
 
 
@@ -238,7 +239,7 @@ class _Best:
         return counts
 
     def agreed(self, some: np.ndarray) -> np.ndarray:
-        """Return how many of them reached the lowest cost of the well, for some wells (n,)."""
+        """Return how many descents reached the lowest cost of their well, for some wells (n,)."""
         costs = self._costs[:, some]
         reached = (costs <= self.cost[some] * (1 + SAME)) & np.isfinite(costs)
         counts: np.ndarray = reached.sum(axis=0)
@@ -295,7 +296,7 @@ def _exchange(wells: WellCosts, found: _Best, report: Callable[[int], None]) -> 
         if not len(givers):
             break
         own = found.unit[:, givers]
-        tried = wells.lowest(own, _OTHERS, but=givers)
+        tried = wells.lowest(own, _OTHERS, excluded=givers)
         # a point that was tried before and is no better now need not be refined again
         better = np.isfinite(tried.cost) & np.isfinite(found.cost)
         better &= tried.cost < best * (1 - SAME)

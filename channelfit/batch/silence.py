@@ -10,18 +10,11 @@ from channelfit.batch.families import ScoredSamples
 from channelfit.problem.experiment import Problem, total_weight
 from channelfit.results.uncertainty.estimate import Estimate
 
-#: Why a well that shows no channel is to be looked at, without and with a leak in the model.
+#: The reason to check a well that shows no channel, by whether the model has a leak.
 SILENT = {
     False: "no current: the fit explains the recording no better than zero does",
     True: "no current: the fit explains the recording no better than a leak alone does",
 }
-
-
-def has_leak(problem: Problem) -> bool:
-    """Return whether the model, or a clamp of the fit, has a leak."""
-    of_model = any(not term.chains for term in problem.model.terms)
-    clamps = [e.clamp for e in problem.experiments if e.clamp is not None]
-    return of_model or any(clamp.leak_conductance != 0 for clamp in clamps)
 
 
 class WithoutChannels:
@@ -33,13 +26,15 @@ class WithoutChannels:
         problem: of one of the wells; its protocols, weights and mask are those of all.
 
     Attributes:
-        has_leak: whether a leak is left.
+        has_leak: whether the model, or a clamp of the fit, has a leak.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._counted = ScoredSamples(problem)
         self._weight, self._total = self._counted.weights, total_weight(problem)
-        self.has_leak = has_leak(problem)
+        of_model = any(not term.chains for term in problem.model.terms)
+        clamps = [e.clamp for e in problem.experiments if e.clamp is not None]
+        self.has_leak = of_model or any(clamp.leak_conductance != 0 for clamp in clamps)
         volts = self._counted.row([e.protocol.command() for e in problem.fitted if e.recording])
         self._volts = volts - np.average(volts, weights=self._weight)
         self._spread = float(self._weight @ self._volts**2)

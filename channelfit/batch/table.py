@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.reading.csv_tables import bare, csv_table, number_text
+from channelfit.reading.csv_tables import bare, csv_table
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_bytes
 from channelfit.reading.texts import file_size
-from channelfit.reading.units import shown
 from channelfit.results.run_state import json_text
 
 CSV, COLUMNS, PARQUET = "wells.csv", "wells-columns.json", "wells.parquet"
@@ -217,30 +216,6 @@ def texts(values: Iterable[str]) -> np.ndarray:
     found = np.empty(len(listed), dtype=object)
     found[:] = listed
     return found
-
-
-def joined(tables: Sequence[WellTable]) -> WellTable:
-    """Join the rows of several tables, with all columns that any of them has."""
-    about: dict[str, Column] = {}
-    for table in tables:
-        for name in table.columns:
-            about.setdefault(name, table.about[name])
-    columns = {
-        name: np.concatenate([_column(table, name, known.text) for table in tables])
-        for name, known in about.items()
-    }
-    return WellTable(columns, about)
-
-
-def _column(table: WellTable, name: str, text: bool) -> np.ndarray:
-    values = table.columns.get(name)
-    if values is None:
-        return texts([""] * len(table)) if text else np.full(len(table), math.nan)
-    if text and values.dtype != object:
-        return texts(map(number_text, values.tolist()))
-    if not text and values.dtype == object:
-        raise InputError(f"the column {shown(name)} holds numbers in one table and text in another")
-    return values
 
 
 #: A number in a reason, which differs from well to well; `k12` holds none.

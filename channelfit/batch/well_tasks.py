@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from channelfit.batch.fits import WellFits, fit_wells
 from channelfit.batch.limits import doubts
 from channelfit.batch.recordings import WellRecording
 from channelfit.batch.saved import checked_fits
-from channelfit.batch.search import OnProgress, SearchSettings, nothing
+from channelfit.batch.search import OnProgress, SearchSettings, ignore_progress
 from channelfit.batch.stretches import check_residuals, is_clamped
 from channelfit.batch.template import MEASURES, Template, carried_nS, measures
 from channelfit.problem.beside_model import fit_cautions
@@ -83,12 +83,7 @@ class WellResults:
         own = {f"fits_{k}": v for k, v in (self.fits.arrays() if self.fits else {}).items()}
         return {
             "texts": np.frombuffer(json.dumps(texts).encode(), np.uint8),
-            "places": self.places,
-            "measured": self.measured,
-            "time_ms": self.time_ms,
-            "data": self.data,
-            "predicted": self.predicted,
-            "apart": self.apart,
+            **{name: getattr(self, name) for name in _ARRAYS},
             **own,
         }
 
@@ -98,16 +93,15 @@ class WellResults:
         texts = decoded_json(arrays, "texts")
         own = {k.removeprefix("fits_"): v for k, v in arrays.items() if k.startswith("fits_")}
         return cls(
-            WellFits.of(own) if own else None,
-            arrays["places"],
-            {int(k): text for k, text in texts["failures"].items()},
-            {int(k): own for k, own in texts["cautions"].items()},
-            arrays["measured"],
-            arrays["time_ms"],
-            arrays["data"],
-            arrays["predicted"],
-            arrays["apart"],
+            fits=WellFits.of(own) if own else None,
+            failures={int(k): text for k, text in texts["failures"].items()},
+            cautions={int(k): own for k, own in texts["cautions"].items()},
+            **{name: arrays[name] for name in _ARRAYS},
         )
+
+
+#: The attributes of `WellResults` that are arrays.
+_ARRAYS = ("places", "measured", "time_ms", "data", "predicted", "apart")
 
 
 def _check_texts(texts: Any, n: int) -> None:
@@ -157,7 +151,7 @@ class WellTasks:
     first: int
     settings: SearchSettings
     requested_size: int | None = None
-    on_progress: OnProgress = nothing
+    on_progress: OnProgress = ignore_progress
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what only this process can have."""
@@ -169,7 +163,7 @@ class WellTasks:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, on_progress=nothing)
+        self.__dict__.update(state, on_progress=ignore_progress)
 
     @cached_property
     def size(self) -> int:
@@ -386,13 +380,7 @@ class Problems(Sequence[Problem]):
     def __len__(self) -> int:
         return len(self.recordings)
 
-    @overload
-    def __getitem__(self, place: int) -> Problem: ...
-    @overload
-    def __getitem__(self, place: slice) -> Problems: ...
-    def __getitem__(self, place: int | slice) -> Problem | Problems:
-        if isinstance(place, slice):
-            return Problems(self.tasks, self.recordings[place])
+    def __getitem__(self, place: Any) -> Any:
         return self.tasks.template.problem(self.tasks.plan, self.recordings[place], self._load)
 
 
@@ -445,12 +433,7 @@ def _thinned_times(time_ms: np.ndarray) -> np.ndarray:
     return np.stack([starts + lengths / 4, starts + 3 * lengths / 4], axis=1).ravel()
 
 
-_hashes: dict[tuple[str, int], str] = {}
-
-
+@cache
 def _hash_of_file(file: Path, changed: int) -> str:
     """Return the SHA-256 of a file; that of a file with many wells is computed once."""
-    place = str(file), changed
-    if place not in _hashes:
-        _hashes[place] = sha256_of(file)
-    return _hashes[place]
+    return sha256_of(file)
