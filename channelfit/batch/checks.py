@@ -21,10 +21,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-#: Stretches of a longer one, on which slow misfits are seen.
+#: Short stretches that make a long one; slow misfits are sought in the means of long ones.
 _LONG = 5
 #: Stretches that a recording has at least; fewer are not tested.
 _STRETCHES = 100
@@ -32,12 +33,12 @@ _STRETCHES = 100
 _CLOSED = 0.01
 #: Long stretches at rest that are needed to tell slow noise from a slow misfit.
 _AT_REST = 10
-#: Directions of the parameters are the same from this share of the largest on.
+#: Directions of parameters with singular values below this share of the largest do not count.
 _SAME = 1e-7
 #: Stretches whose residuals may depend on each other, in the errors of faults.
 _DEPENDENT = 20
-#: The median of chi square of one degree of freedom, and n times the relative variance of that of n
-#: squares of differences of neighbors, of which each shares a value with the next.
+#: The median of chi square of one degree of freedom; and n times the relative variance of the
+#: median of n squared differences of neighbors, of which each shares a value with the next.
 _MEDIAN, _OF_A_MEDIAN = 0.4549, 6.5
 #: A fault so large that a straight line no longer says how large.
 _LARGEST_SHARE = 0.95
@@ -114,7 +115,7 @@ class Stretches:
     """Means over short stretches of a well's recordings, each (n,) in the order of time.
 
     Attributes:
-        left: recording less fit, pA. fit: pA. volts: the command, mV. time: from 0 to 1.
+        residual: recording less fit, pA. fit: pA. volts: the command, mV. time: from 0 to 1.
         channel: the fit without its leaks, pA. slope: how fast the current of the open channels
             and of leaks grows with the voltage, nS; NaN where there are several drives.
         root: the root of the sum of the weights of its samples.
@@ -122,7 +123,7 @@ class Stretches:
         slopes: (n, n_free) how the fit changes with each free parameter.
     """
 
-    left: np.ndarray
+    residual: np.ndarray
     fit: np.ndarray
     volts: np.ndarray
     time: np.ndarray
@@ -133,29 +134,29 @@ class Stretches:
     slopes: np.ndarray
 
 
-def checked(of: Stretches, has_series_resistance: bool = False) -> ResidualFaults:
-    """Judge the residuals of a well.
+def find_faults(of: Stretches, has_series_resistance: bool = False) -> ResidualFaults:
+    """Find the faults that the residuals of a well show.
 
     Arguments:
         has_series_resistance: whether the model of the fit has one, so that none is tested.
     """
     n, n_free = of.slopes.shape
-    finite = [np.isfinite(each).all() for each in (of.left, of.fit, of.slopes)]
+    finite = [np.isfinite(each).all() for each in (of.residual, of.fit, of.slopes)]
     if n < max(_STRETCHES, 4 * n_free) or not all(finite):
         return ResidualFaults()
     basis = _span(of.root[:, None] * of.slopes)
-    left = of.root * of.left
-    left = left - basis @ (basis.T @ left)
+    residual = of.root * of.residual
+    residual = residual - basis @ (basis.T @ residual)
     channel, peak = of.channel, float(np.abs(of.channel).max())
 
     def follows(direction: np.ndarray) -> FaultSize:
-        return _follows(left, of.root * direction, basis, of.block)
+        return _follows(residual, of.root * direction, basis, of.block)
 
     resistance = FaultSize()
     if not has_series_resistance and np.isfinite(of.slope).all():
         resistance = follows(-1e-3 * of.fit * of.slope)
     return ResidualFaults(
-        *_slow(of, left),
+        *_slow(of, residual),
         _share(follows(-of.time * channel), of),
         resistance,
         follows(of.time * (of.volts - of.volts.mean())),
@@ -174,22 +175,24 @@ def _span(slopes: np.ndarray) -> np.ndarray:
 
 
 def _follows(
-    left: np.ndarray, direction: np.ndarray, basis: np.ndarray, block: np.ndarray
+    residual: np.ndarray, direction: np.ndarray, basis: np.ndarray, block: np.ndarray
 ) -> FaultSize:
-    """Estimate how much of a direction is in residuals, both weighted; `left` is off the basis."""
+    """Estimate how much of a direction is in residuals, both weighted.
+
+    Arguments:
+        residual: (n,), perpendicular to the basis.
+    """
     whole = float(direction @ direction)
     own = direction - basis @ (basis.T @ direction)
     size = float(own @ own)
     if not size > _SAME * whole > 0:
         return FaultSize()  # the parameters do the same
-    value = float(own @ left) / size
-    rest = left - value * own
-    independent = float(rest @ rest) / max(1, len(left) - basis.shape[1] - 1) * size
+    value = float(own @ residual) / size
+    rest = residual - value * own
+    independent = float(rest @ rest) / max(1, len(residual) - basis.shape[1] - 1) * size
     # neighbors may depend on each other: sums over blocks of them, of a sweep each
-    edges = np.flatnonzero(np.diff(block, prepend=block[0] - 1))
-    parts = np.concatenate(
-        [np.arange(a, b, _DEPENDENT) for a, b in zip(edges, [*edges[1:], len(left)], strict=True)]
-    )
+    edges = np.flatnonzero(np.diff(block, prepend=block[0] - 1, append=block[-1] + 1))
+    parts = np.concatenate([np.arange(a, b, _DEPENDENT) for a, b in pairwise(edges)])
     dependent = float((np.add.reduceat(own * rest, parts) ** 2).sum())
     return FaultSize(value, math.sqrt(max(independent, dependent)) / size)
 
@@ -205,14 +208,14 @@ def _share(found: FaultSize, of: Stretches) -> FaultSize:
     )
 
 
-def _slow(of: Stretches, left: np.ndarray) -> tuple[float, float]:
+def _slow(of: Stretches, residual: np.ndarray) -> tuple[float, float]:
     """Compare how slow residuals are while channels are open with how slow they are at rest.
 
     Returns: the ratio of powers, and how many standard errors its logarithm is from 0.
     """
-    n = len(left) // _LONG * _LONG
+    n = len(residual) // _LONG * _LONG
     whole = (of.block[:n].reshape(-1, _LONG) == of.block[:n:_LONG, None]).all(axis=1)
-    means = left[:n].reshape(-1, _LONG).mean(axis=1)[whole]
+    means = residual[:n].reshape(-1, _LONG).mean(axis=1)[whole]
     size = np.abs(of.channel[:n]).reshape(-1, _LONG).mean(axis=1)[whole]
     if len(means) < 2 * _AT_REST:
         return math.nan, 0.0

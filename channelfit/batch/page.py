@@ -1,7 +1,7 @@
 """The page of a batch: its plate as a map, every well, distributions, a table; one HTML file.
 
-It needs nothing else, and asks nobody for anything (`results/report/page_shell.py`). What is chosen
-in one of its parts is chosen in all of them. Names and texts of users come into it as escaped text
+It refers to no other file and to no server (`results/report/page_shell.py`). Wells that are chosen
+in one of its parts are chosen in all of them. Names and texts of users come into it as escaped text
 and as printable JSON that its script shows as text, and never into a figure of Bokeh.
 """
 
@@ -22,7 +22,6 @@ from channelfit.batch.page_data import (
     MEASURES,
     PlateGrid,
     PlateTable,
-    WellColumns,
     columns_of,
     grids_of,
     is_logarithmic,
@@ -34,6 +33,7 @@ from channelfit.batch.page_data import (
 )
 from channelfit.batch.page_order import RULE, Apart, stand_apart
 from channelfit.batch.page_plots import draw_pairs, draw_spreads, draw_well
+from channelfit.batch.table import WellTable
 from channelfit.results.report.page_figures import Figures, packed
 from channelfit.results.report.page_shell import SCRIPT, page_text, short
 
@@ -46,9 +46,7 @@ _MOST_GROUPS = 12
 _MOST_SPREADS = 24
 
 
-def plate_page(
-    table: WellColumns, traces: Mapping[str, np.ndarray], facts: Mapping[str, Any]
-) -> str:
+def plate_page(table: WellTable, traces: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> str:
     """Return the page of a batch as the text of an HTML file.
 
     Arguments:

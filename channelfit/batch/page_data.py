@@ -10,11 +10,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from channelfit.batch.checks import RESIDUAL_MEASURES
+from channelfit.batch.table import WellTable
 from channelfit.reading.texts import printable
 from channelfit.results.report.page_figures import packed
 from channelfit.results.report.trace_view import current_unit, largest, time_unit
@@ -26,7 +27,7 @@ MOST_SAMPLES, FEWEST_POINTS = 600_000, 200
 #: Characters of the longest text that is shown.
 _LONGEST = 400
 _PLACE = re.compile(r"([A-Za-z]{1,2})[-_ ]?0*([1-9]\d?)")
-#: What a column holds that is no parameter's, in the order of the page's lists.
+#: The columns of measures, in the order of the page's lists.
 MEASURES = (
     *("cost", "rms", "noise", "seal", "leak", "run_down"),
     *("clamp_resistance", "clamp_capacitance", "clamp_lost"),
@@ -41,31 +42,6 @@ _DECADES = 8.0
 _MISSING, _TOP = 65535, 65534
 
 
-class ColumnInfo(Protocol):
-    """The unit of a column of a table, empty where it has none, and its meaning."""
-
-    @property
-    def unit(self) -> str: ...
-
-    @property
-    def meaning(self) -> str: ...
-
-
-class WellColumns(Protocol):
-    """A table of wells, one row a well, as `table.WellTable` is.
-
-    Attributes:
-        columns: by name an array with a row for each well: texts, or numbers with NaN.
-        about: by name of a column its unit and meaning.
-    """
-
-    @property
-    def columns(self) -> Mapping[str, np.ndarray]: ...
-
-    @property
-    def about(self) -> Mapping[str, ColumnInfo]: ...
-
-
 @dataclass(frozen=True, eq=False)
 class PlateTable:
     """A table of wells, and the roles of its columns.
@@ -78,7 +54,7 @@ class PlateTable:
         misfit: (n_wells,), residual over noise; NaN where either is unknown.
     """
 
-    table: WellColumns
+    table: WellTable
     labels: list[str]
     quality: list[str]
     reason: list[str]
@@ -104,7 +80,7 @@ class PlateTable:
         return "" if unit == "1" else shown_text(unit).replace("^2", "²")
 
     def meaning(self, name: str) -> str:
-        """Return the meaning of a column; empty where none is given."""
+        """Return the meaning of a column; empty where it is not described."""
         about = self.table.about
         return shown_text(about[name].meaning) if name in about else ""
 
@@ -114,10 +90,10 @@ class PlateTable:
         return np.array(rows).T if rows else np.empty((self.n_wells, 0))
 
 
-def plate_of(table: WellColumns, facts: Mapping[str, Any]) -> PlateTable:
-    """Find out which column of a table is what."""
+def plate_of(table: WellTable, facts: Mapping[str, Any]) -> PlateTable:
+    """Find the role of each column of a table, by its name and the facts on the batch."""
     columns = table.columns
-    n = len(next(iter(columns.values()))) if columns else 0
+    n = len(table)
     numbers = [name for name, column in columns.items() if is_number(column)]
     fitted = [n for n in numbers if f"{n}_lower" in columns and f"{n}_upper" in columns]
     parameters = [name for name in facts.get("parameters") or fitted if name in numbers]

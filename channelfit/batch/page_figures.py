@@ -24,12 +24,12 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 from channelfit.batch.page_data import (
     PlateGrid,
     PlateTable,
-    WellColumns,
     grids_of,
     is_logarithmic,
     plate_of,
     row_name,
 )
+from channelfit.batch.table import WellTable
 from channelfit.results.report.picture_texts import brief, one_line
 from channelfit.results.report.plots import COLORS, INK, MUTED, new_figure
 from channelfit.results.report.print_figures import WIDE, print_style, save_named
@@ -49,7 +49,7 @@ _STEEP = 0.02
 _MOST = 12
 
 
-def plate_figures(table: WellColumns, facts: Mapping[str, Any]) -> list[Figure]:
+def plate_figures(table: WellTable, facts: Mapping[str, Any]) -> list[Figure]:
     """Return the figures of a plate for print: maps by quality and by parameter, distributions.
 
     Arguments:
@@ -60,7 +60,7 @@ def plate_figures(table: WellColumns, facts: Mapping[str, Any]) -> list[Figure]:
 
 
 def save_plate_figures(
-    table: WellColumns, facts: Mapping[str, Any], folder: Path, kinds: Sequence[str]
+    table: WellTable, facts: Mapping[str, Any], folder: Path, kinds: Sequence[str]
 ) -> list[Path]:
     """Write these figures into a folder in every requested kind of file; returns the files.
 
@@ -71,7 +71,7 @@ def save_plate_figures(
         return save_named(_named(table, facts), folder, kinds)
 
 
-def _named(table: WellColumns, facts: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
+def _named(table: WellTable, facts: Mapping[str, Any]) -> Iterator[tuple[str, Figure]]:
     plate = plate_of(table, facts)
     if not plate.n_wells:
         return

@@ -159,8 +159,8 @@ def _intervals(plate: PlateTable) -> str:
     if not any(np.isfinite(plate.number(f"{name}_lower")).any() for name in plate.parameters):
         return ""
     return (
-        "Standard errors and 95 % intervals of each well follow from the curvature of its cost at "
-        "the fit."
+        "Standard errors and 95 % intervals of each well follow from the Gauss-Newton Hessian of "
+        "its cost at the fit."
     )
 
 

@@ -29,7 +29,7 @@ from channelfit.results.file_hashes import file_hashes
 from channelfit.results.run_state import json_text
 from channelfit.results.run_summary import titles
 from channelfit.scoring.machine.computer import machine, versions
-from channelfit.tasks.result_store import Arrays, expect
+from channelfit.tasks.result_store import expect
 
 _TRACES = ("data", "fit", "residual")
 TRACES, FITS, SUMMARY, PAGE = "traces.npz", "fits.npz", "summary.json", "plate.html"
@@ -82,7 +82,10 @@ class Results:
         if traces:
             shape = (len(table), traces["time_ms"].size) if "time_ms" in traces else (0, 0)
             shapes = {"time_ms": ("f", shape[1:]), **dict.fromkeys(_TRACES, ("f", shape))}
-            _expect(traces, shapes, folder / TRACES)
+            try:
+                expect(traces, shapes)
+            except InputError as error:
+                raise error.at(folder / TRACES) from None
         found = _unpacked(folder / FITS)
         if not found:
             return cls(table, traces, None, np.empty((0, 2)))
@@ -105,13 +108,6 @@ def _packed(arrays: Mapping[str, np.ndarray]) -> bytes:
 def _unpacked(file: Path) -> dict[str, np.ndarray]:
     """Return the arrays in a file; none where there is no such file."""
     return read_arrays(file) if file.exists() else {}
-
-
-def _expect(found: Arrays, shapes: Mapping[str, Any], file: Path) -> None:
-    try:
-        expect(found, shapes)
-    except InputError as error:
-        raise error.at(file) from None
 
 
 def _check_same(table: WellTable, fits: WellFits, file: Path) -> None:

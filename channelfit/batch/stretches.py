@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.batch.checks import ResidualFaults, Stretches, checked
+from channelfit.batch.checks import ResidualFaults, Stretches, find_faults
 from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.clamp import Clamp
@@ -61,7 +61,7 @@ def check_residuals(
                 candidates = [trace[:, :, own] for trace in traces]
                 values, problem = physical[:, own.start : own.start + 1], problems[some[k]]
                 made = _stretches(problem, parts, values, candidates, steps[k])
-                found[some[k]] = checked(made, is_clamped(problem))
+                found[some[k]] = find_faults(made, is_clamped(problem))
 
         with single_threaded_blas():
             side_by_side(of_some, len(some), 1, usable_cores())
@@ -163,18 +163,18 @@ def _means(
     cut = part.cut(counts)
     enough = (cut > 0).sum(axis=2) >= max(_SAMPLES, part.size // 2)
     kept = np.isfinite(part.volts) & enough
-    of_each = cut[kept]
-    total = of_each.sum(axis=1)
+    weights = cut[kept]
+    total = weights.sum(axis=1)
 
     def mean(values: np.ndarray) -> np.ndarray:
         some = part.cut(values)[kept]
-        sums = np.asarray(np.einsum("ns...,ns->n...", some, of_each))
+        sums = np.asarray(np.einsum("ns...,ns->n...", some, weights))
         return np.asarray((sums.T / total).T)
 
     means = mean(trace)
     fit = means[:, 0].copy()
     return {
-        "left": mean(np.where(counts > 0, data, 0.0)) - fit,
+        "residual": mean(np.where(counts > 0, data, 0.0)) - fit,
         "fit": fit,
         "volts": part.volts[kept],
         "time": part.time[kept],

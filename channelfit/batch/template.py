@@ -49,7 +49,10 @@ MEASURES = {
         "the resistance that would leak as much as the recording does at most.",
     ),
     "leak": ("nS", "The leak at most, from steps and ramps at which the channel is closed."),
-    "run_down": ("", "By which share the peaks change from the first of equal sweeps to the last."),
+    "run_down": (
+        "",
+        "The share by which peaks change from the first of equal sweeps to the last.",
+    ),
     "clamp_resistance": (
         "MOhm",
         "The series resistance: of the fit's clamp, or as the instrument has measured it.",
@@ -158,8 +161,7 @@ class Template:
                 self.file,
                 "fit",
             )
-        given = section["experiments"]
-        rows = given if isinstance(given, list) else [given]
+        rows = _as_list(section["experiments"])
         for k, row in enumerate(rows, 1):
             if not isinstance(row, dict) or not isinstance(row.get("recording"), dict):
                 place = f"fit.experiments[{k}]"
@@ -209,8 +211,7 @@ class Template:
         """
         section = copy.deepcopy(dict(self.document["fit"]))
         section.pop("require", None)  # it judges the fits, and is part of none
-        given = section["experiments"]
-        rows = given if isinstance(given, list) else [given]
+        rows = _as_list(section["experiments"])
         for k, row in enumerate(rows):
             place = f"fit.experiments[{k + 1}].recording"
             if k == self._place:
@@ -222,9 +223,7 @@ class Template:
             if recorded.weight is not None:
                 row["weight"] = recorded.weight
             if recorded.masks and k == self._place:
-                own = row.get("mask")
-                before = own if isinstance(own, list) else [] if own is None else [own]
-                row["mask"] = [*before, *_masks(recorded)]
+                row["mask"] = [*_as_list(row.get("mask")), *_masks(recorded)]
         _put_recording(rows[self._place]["recording"], recorded)
         section["experiments"] = rows
         if "clamp" in section:
@@ -302,8 +301,7 @@ class Template:
         """Return the template as YAML for a folder: its paths start from there."""
         document = copy.deepcopy(self.document)
         section = document["fit"]
-        given = section["experiments"]
-        section["experiments"] = rows = given if isinstance(given, list) else [given]
+        section["experiments"] = rows = _as_list(section["experiments"])
         for row in rows:
             row["protocol"] = moved(row["protocol"], self.file, folder)
             _move(row["recording"], self.file, folder)
@@ -311,6 +309,11 @@ class Template:
             "# The template of a batch, as it was used: each recording was put in the place of the "
             "first.\n" + dump_yaml(document)
         )
+
+
+def _as_list(value: Any) -> list[Any]:
+    """Return the list of a raw section, in which one entry may stand alone, or none."""
+    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 #: A comparison of a requirement, whose other side is the key.
@@ -348,11 +351,7 @@ def _put_recording(recording: dict[str, Any], recorded: WellRecording) -> None:
 
 def _shared(own: Experiment, first: Experiment) -> Experiment:
     """Return an experiment with the protocol object of another one where both are equal."""
-    if own.protocol != first.protocol:
-        return own
-    return Experiment(
-        first.protocol, own.recording, own.weight, own.cell, own.temperature_C, own.clamp
-    )
+    return replace(own, protocol=first.protocol) if own.protocol == first.protocol else own
 
 
 def _by_instrument(recorded: WellRecording) -> dict[str, str]:
@@ -412,23 +411,23 @@ def _read_table(path: Path, **choices: Any) -> Columns:
     So a file that holds many wells is read once, and so is one that is subtracted from it.
     """
     if formats.suffix_of(path) == ARRAY:
-        return _remembered_array(path, path.stat().st_mtime_ns)
+        return _cached_array(path, path.stat().st_mtime_ns)
     if path.suffix.lower() == ".mat":  # matrices of these may be transposed later
         return read_columns(path, **choices)
-    return _remembered(path, path.stat().st_mtime_ns, tuple(sorted(choices.items())))
+    return _cached_columns(path, path.stat().st_mtime_ns, tuple(sorted(choices.items())))
 
 
 @lru_cache(maxsize=2)
-def _remembered(path: Path, changed: int, choices: tuple[tuple[str, Any], ...]) -> Columns:
+def _cached_columns(path: Path, changed: int, choices: tuple[tuple[str, Any], ...]) -> Columns:
     return read_columns(path, **dict(choices))
 
 
 @lru_cache(maxsize=2)
-def _remembered_array(path: Path, changed: int) -> Columns:
+def _cached_array(path: Path, changed: int) -> Columns:
     return array_columns(path)
 
 
-# --- what a recording measures -------------------------------------------------------------------
+# --- measures of a recording ---------------------------------------------------------------------
 
 
 def measures(problem: Problem, recorded: WellRecording) -> dict[str, float]:

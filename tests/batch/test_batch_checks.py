@@ -11,7 +11,7 @@ import yaml
 from scipy.integrate import solve_ivp
 
 import channelfit as cf
-from channelfit.batch.checks import FaultSize, ResidualFaults, Stretches, checked
+from channelfit.batch.checks import FaultSize, ResidualFaults, Stretches, find_faults
 from channelfit.batch.limits import LIMITS, SURE, doubts
 from channelfit.batch.run import BatchRequest, ready
 from channelfit.batch.table import WellTable
@@ -97,9 +97,9 @@ def stretches(random: np.random.Generator, n: int = 400, noise: float = 1.0) -> 
     volts = np.where(np.arange(n) // 40 % 2, 20.0, -80.0)
     channel = 100 * np.maximum(volts, 0) / 20
     slopes = np.stack([channel, np.gradient(channel)], axis=1)
-    left = noise * random.standard_normal(n)
+    residual = noise * random.standard_normal(n)
     return Stretches(
-        left=left,
+        residual=residual,
         fit=channel,
         volts=volts,
         time=time,
@@ -112,14 +112,14 @@ def stretches(random: np.random.Generator, n: int = 400, noise: float = 1.0) -> 
 
 
 def test_noise_is_no_fault_however_many_wells_there_are() -> None:
-    found = [checked(stretches(np.random.default_rng(k))) for k in range(300)]
+    found = [find_faults(stretches(np.random.default_rng(k))) for k in range(300)]
     assert not [why for one in found for why in doubts(one, {}, ())]
     sure = [abs(one.rundown.value) / one.rundown.error for one in found]
     assert np.mean(np.square(sure)) == pytest.approx(1, abs=0.35)  # errors are as they say
     made = stretches(np.random.default_rng(1))  # and what parameters can do is none
-    made.left[:] += 30 * made.slopes[:, 0] - 5 * made.slopes[:, 1]
-    assert not doubts(checked(made), {}, ())
-    few = checked(stretches(np.random.default_rng(1), 60))
+    made.residual[:] += 30 * made.slopes[:, 0] - 5 * made.slopes[:, 1]
+    assert not doubts(find_faults(made), {}, ())
+    few = find_faults(stretches(np.random.default_rng(1), 60))
     assert np.isnan([few.slow, few.rundown.value]).all()
     assert doubts(few, {"seal": np.nan, "run_down": np.nan}, ()) == []
 

@@ -180,7 +180,7 @@ def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, mon
     order = np.argsort(cost, axis=0, kind="stable")[:4]
     for held, beside, cores in ((1 << 25, 16, 1), (1, 2, 3), (3 * 5 * 4, 1, 2)):
         monkeypatch.setattr(costs_module, "_HELD", held)
-        monkeypatch.setattr(costs_module, "_BESIDE", beside)
+        monkeypatch.setattr(costs_module, "_BLOCK", beside)
         monkeypatch.setattr(costs_module, "usable_cores", lambda cores=cores: cores)
         found = wells.lowest(unit, 4, but)
         assert np.array_equal(found.which, order)

@@ -24,13 +24,12 @@ from channelfit.batch.page_data import (
 from channelfit.batch.page_figures import plate_figures, save_plate_figures
 from channelfit.batch.page_order import spreads, stand_apart
 from channelfit.batch.page_words import reasons_of
-from channelfit.batch.table import Column as WellColumn
-from channelfit.batch.table import WellTable
+from channelfit.batch.table import WellTable, texts
 from channelfit.front.main import main
 from channelfit.results.report import print_figures
 from support.browser import WIDE
 from support.hostile import HOSTILE
-from support.plates import PARAMETERS, Table, labels, plate, texts
+from support.plates import PARAMETERS, labels, plate
 
 PHONE = 390
 
@@ -333,9 +332,9 @@ def test_sizes_of_plates_and_wells_without_a_place():
         "column": texts(["", "", "", "", "07"]),
     }
     for n, size in ((5, (8, 12)), (384, (16, 24)), (1536, (32, 48))):
-        (one,), _ = grids_of(plate_of(Table({"well": texts(labels(n))}), {}))
+        (one,), _ = grids_of(plate_of(WellTable({"well": texts(labels(n))}), {}))
         assert (one.rows, one.columns, len(one.wells)) == (*size, n)
-    (*plates, loose), shared = grids_of(plate_of(Table(columns), {}))
+    (*plates, loose), shared = grids_of(plate_of(WellTable(columns), {}))
     assert [(one.name, one.wells) for one in plates] == [
         ("one", [(0, 0, 0)]),
         ("two", [(0, 0, 1), (2, 6, 4)]),
@@ -389,11 +388,11 @@ def test_extremes_survive_when_points_are_left_out():
 @pytest.mark.parametrize("kind", ["none", "one", "unplaced", "bare", "failed"])
 def test_plates_of_few_wells_without_places_or_traces(page, tmp_path, kind):
     n = {"none": 0, "one": 1, "unplaced": 60, "bare": 30, "failed": 20}[kind]
-    table, traces, facts = plate(n, 40) if n else (Table({"well": texts([])}), {}, {})
+    table, traces, facts = plate(n, 40) if n else (WellTable({"well": texts([])}), {}, {})
     if kind == "unplaced":
         table.columns["well"] = texts([f"cell {k}" for k in range(60)])
     if kind == "bare":
-        table, traces, facts = Table(table.columns), {}, {}
+        table, traces, facts = WellTable(table.columns), {}, {}
     if kind == "failed":
         for name in PARAMETERS:
             for suffix in ("", "_error", "_lower", "_upper"):
@@ -450,14 +449,14 @@ def test_reasons_with_other_numbers_are_counted_together():
         "reason": texts(reasons),
         "quality": texts(["check", "failed", "ok", "failed"]),
     }
-    rows = reasons_of(plate_of(Table(columns), {}))
+    rows = reasons_of(plate_of(WellTable(columns), {}))
     assert [(row["text"], row["count"], row["failed"]) for row in rows] == [
         ("misfit … at k12", 2, 1),
         ("seal … GOhm", 2, 2),
     ]
     # and they are whole however many a well has
     reason = "; ".join(f"number {k * 'i'} is at its upper bound" for k in range(1, 41))
-    made = plate_of(Table({"well": texts(["a", "b"]), "reason": texts([reason, reason])}), {})
+    made = plate_of(WellTable({"well": texts(["a", "b"]), "reason": texts([reason, reason])}), {})
     assert [row["count"] for row in reasons_of(made)] == [2] * 40
     (found,) = [row for row in columns_of(made, {}) if row["key"] == "reason"]
     assert reason in found["words"]
@@ -466,7 +465,7 @@ def test_reasons_with_other_numbers_are_counted_together():
 def test_the_map_comes_first_and_rarer_reasons_fold_out(wells):
     table, traces, facts = wells
     reason = texts([f"{chr(97 + k % 9)} is at its upper bound" for k in range(384)])
-    html = plate_page(Table({**table.columns, "reason": reason}, table.about), traces, facts)
+    html = plate_page(WellTable({**table.columns, "reason": reason}, table.about), traces, facts)
     assert html.index('id="map"') < html.index('id="wrong"') < html.index('id="well"')
     seen, folded = html.split("<details>")[0], html.split("<details>")[1].split("</details>")[0]
     assert (seen.count("data-reason="), folded.count("data-reason=")) == (6, 3)
@@ -506,7 +505,7 @@ def test_hostile_texts_are_nothing_but_texts(page, tmp_path):
     facts["groups"]["rows"][0].update(group=every, wells=every, center={EVIL[0]: 1.0})
     about = dict(table.about)
     about["g"] = type(about["g"])(every, every)
-    file = saved(tmp_path, Table(columns, about), traces, facts)
+    file = saved(tmp_path, WellTable(columns, about), traces, facts)
     raw = file.read_text(encoding="utf-8")
     assert "\u202e" not in raw
     assert "\x1b" not in raw
@@ -540,9 +539,9 @@ def test_hostile_names_are_drawn_as_names(tmp_path):
         "$\\frac{1}{0}$": np.array([1.0, 2.0, 3.0]),
     }
     facts = {"parameters": ["$\\frac{1}{0}$"]}
-    files = save_plate_figures(Table(columns), facts, tmp_path, ["svg"])
+    files = save_plate_figures(WellTable(columns), facts, tmp_path, ["svg"])
     assert "$\\frac{1}{0}$" in files[-1].read_text(encoding="utf-8")
-    assert plate_figures(Table({"well": texts([])}), {}) == []
+    assert plate_figures(WellTable({"well": texts([])}), {}) == []
 
 
 @pytest.mark.integration
@@ -551,8 +550,7 @@ def test_the_figures_of_a_batch_are_made_from_its_folder(tmp_path, monkeypatch):
     table, _, _ = plate(12, 8)
     run = tmp_path / "run"
     run.mkdir()
-    about = {n: WellColumn(a.unit, a.meaning) for n, a in table.about.items()}
-    WellTable(dict(table.columns), about).write(run)
+    table.write(run)
     before = sorted(file.name for file in run.iterdir())
     done = CliRunner().invoke(main, ["report", str(run), "--figures", "svg,png"])
     assert done.exit_code == 0, done.output

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from channelfit.batch.page_data import row_name
+from channelfit.batch.table import Column, WellTable, texts
 
 #: By parameter its unit and its value in the middle of a plate.
 PARAMETERS = {
@@ -41,29 +42,6 @@ def fits_of(names: tuple[str, ...], unit: np.ndarray, information: np.ndarray) -
     return Fits(names, unit.copy(), information.copy(), at_bound, quality, reason)
 
 
-@dataclass(frozen=True)
-class Column:
-    """What a column holds."""
-
-    unit: str = ""
-    meaning: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of wells."""
-
-    columns: dict[str, np.ndarray]
-    about: dict[str, Column] = field(default_factory=dict)
-
-
-def texts(values: Any) -> np.ndarray:
-    """Texts as an object array."""
-    found = np.empty(len(values), dtype=object)
-    found[:] = list(values)
-    return found
-
-
 def labels(n: int) -> list[str]:
     """Labels of wells: of a plate, and beyond 1536 of files."""
     rows, columns = next(
@@ -74,7 +52,7 @@ def labels(n: int) -> list[str]:
     return [f"{row_name(k // columns)}{k % columns + 1:02d}" for k in range(n)]
 
 
-def plate(n: int = 384, points: int = 600, seed: int = 1) -> tuple[Table, dict[str, Any], dict]:
+def plate(n: int = 384, points: int = 600, seed: int = 1) -> tuple[WellTable, dict[str, Any], dict]:
     """A table of n wells, their traces, and facts. Every 40th well failed, some stand apart."""
     draw = np.random.default_rng(seed)
     names, n_names = list(PARAMETERS), len(PARAMETERS)
@@ -129,7 +107,7 @@ def plate(n: int = 384, points: int = 600, seed: int = 1) -> tuple[Table, dict[s
         "noise": Column("pA", "noise of the recording"),
         "seal": Column("GOhm", "resistance of the seal"),
     }
-    return Table(columns, about), _traces(values, noise, failed, points, draw), facts(n)
+    return WellTable(columns, about), _traces(values, noise, failed, points, draw), facts(n)
 
 
 def _traces(
