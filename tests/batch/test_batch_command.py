@@ -109,7 +109,7 @@ def test_workers_come_to_the_same_table(plate: Path) -> None:
     assert "one piece" not in told.output
     assert Path("here/wells.csv").read_bytes() == Path("there/wells.csv").read_bytes()
     told = called(*words, "whole", "--cluster", "local:2")
-    assert "--cluster: has one piece to do, of 4 wells" in told.output
+    assert "--cluster: has one task, of 4 wells" in told.output
 
 
 def test_a_file_of_many_wells_gives_all_of_them(plate, currents):
