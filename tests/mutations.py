@@ -182,8 +182,8 @@ FAULTS = [
     Fault(
         "tangents: a steady state's derivative without what leaves",
         "scoring/kernels/matrix_kernels.py",
-        "dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out",
-        "dm[k, i, u] = dm[k, i, u] / out",
+        "dm[k, i, u] = (dm[k, i, u] - m[k, i] * d_exit_rate) / exit_rate",
+        "dm[k, i, u] = dm[k, i, u] / exit_rate",
         "linearize",
     ),
     Fault(
@@ -288,8 +288,8 @@ FAULTS = [
     Fault(
         "command: the samples of a filtered edge count as those of its step",
         "problem/command_pieces.py",
-        "if most < 1 or not self.precision.measured:",
-        "if most < 1 or self.precision.measured:",
+        "if longest < 1 or not self.precision.measured:",
+        "if longest < 1 or self.precision.measured:",
         "command_segments",
     ),
     Fault(

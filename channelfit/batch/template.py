@@ -38,7 +38,7 @@ from channelfit.reading.tables import READERS as TABLES
 from channelfit.reading.tables import Columns, read_columns
 from channelfit.reading.units import shown
 from channelfit.search.fit_file import Load, read_experiments, read_plan
-from channelfit.search.joined_files import FitFile, moved, read_fit_file
+from channelfit.search.joined_files import FitFile, read_fit_file, rebased_path
 from channelfit.search.plan import FitPlan
 
 #: The unit and the meaning of each measure of a recording, by its column.
@@ -303,7 +303,7 @@ class Template:
         section = document["fit"]
         section["experiments"] = rows = _as_list(section["experiments"])
         for row in rows:
-            row["protocol"] = moved(row["protocol"], self.file, folder)
+            row["protocol"] = rebased_path(row["protocol"], self.file, folder)
             _move(row["recording"], self.file, folder)
         return (
             "# The template of a batch, as it was used: each recording was put in the place of the "
@@ -397,7 +397,7 @@ def _move(data: Any, file: Path, folder: Path) -> None:
     elif isinstance(data, dict):
         for key, value in data.items():
             if key == "file" and isinstance(value, str) and not _PLACEHOLDER.fullmatch(value):
-                data[key] = moved(value, file, folder)
+                data[key] = rebased_path(value, file, folder)
             else:
                 _move(value, file, folder)
 

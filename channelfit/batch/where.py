@@ -298,7 +298,7 @@ class _Evaluator:
         if isinstance(node, ast.BinOp):
             return self._computed(node, depth)
         if isinstance(node, ast.Call):
-            return self._size(node, depth)
+            return self._absolute(node, depth)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
             sign = -1 if isinstance(node.op, ast.USub) else 1
             inner = self._value(node.operand, depth + 1)
@@ -327,7 +327,11 @@ class _Evaluator:
             number, unit, dots = (getattr(each, "value", None) for each in node.elts)
             if dots is ... and isinstance(unit, str) and isinstance(number, int | float):
                 return _Quantity((_number(number), unit))
-        raise InputError(f"{shown(self._shown(node))} is no column, number or text in quotes")
+        raise self._no_operand(node)
+
+    def _no_operand(self, node: ast.AST) -> InputError:
+        """Return the error for a part of the condition that has no value."""
+        return InputError(f"{shown(self._shown(node))} is no column, number or text in quotes")
 
     def _numeric(self, value: Any) -> Any:
         """Check and return a value with which arithmetic is possible."""
@@ -337,15 +341,18 @@ class _Evaluator:
             raise InputError(f"{value.name} is text, with which nothing can be computed")
         return value
 
-    def _size(self, node: ast.Call, depth: int) -> Any:
-        """Return the size of a value without its sign: `abs` is the only function."""
+    def _absolute(self, node: ast.Call, depth: int) -> Any:
+        """Return the absolute value that `abs(x)` asks for; any other call is refused."""
         name = getattr(node.func, "id", None)
         if name != "abs" or len(node.args) != 1 or node.keywords:
-            return self._plain(node)  # which refuses it
-        inner = self._numeric(self._value(node.args[0], depth + 1))
-        if isinstance(inner, _Side):
-            return replace(inner, name=self._shown(node), values=np.abs(inner.values))
-        return _Quantity((abs(inner[0]), inner[1])) if isinstance(inner, _Quantity) else abs(inner)
+            raise self._no_operand(node)
+        value = self._numeric(self._value(node.args[0], depth + 1))
+        if isinstance(value, _Side):
+            return replace(value, name=self._shown(node), values=np.abs(value.values))
+        if isinstance(value, _Quantity):
+            number, unit = value
+            return _Quantity((abs(number), unit))
+        return abs(value)
 
     def _computed(self, node: ast.BinOp, depth: int) -> Any:
         """Return the result of arithmetic: NaN where that is not finite."""

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from channelfit.curves.fitting import MOST_STEPS, CurveProblem, Fits, Flight, edges
+from channelfit.curves.fitting import MOST_STEPS, CurveProblem, Fits, Flight, index_ranges
 from channelfit.curves.lanes import EVALUATE, LANES, ROWS, SQUARES, fit
 from channelfit.curves.source import cpu_text, kind_of
 from channelfit.curves.swarm_lanes import fly
@@ -94,7 +94,7 @@ def _results(n_sets: int, n: int, covariances: bool) -> tuple[np.ndarray, ...]:
 
 def _share(some: Callable[[int, int], None], n_sets: int, step: int, n_threads: int | None) -> None:
     """Call some(a, b) for ranges of data sets, on all cores."""
-    _team((n_threads or usable_cores()) - 1).share(some, list(edges(n_sets, step)))
+    _team((n_threads or usable_cores()) - 1).share(some, list(index_ranges(n_sets, step)))
 
 
 @cache

@@ -16,7 +16,7 @@ import numpy as np
 
 from channelfit.curves.cuda_source import RAW, cuda_text
 from channelfit.curves.cuda_text import FIT, ROWS
-from channelfit.curves.fitting import MOST_STEPS, CurveProblem, DataSets, Fits, Flight, edges
+from channelfit.curves.fitting import MOST_STEPS, CurveProblem, DataSets, Fits, Flight, index_ranges
 from channelfit.curves.swarm_text import swarm_text
 from channelfit.curves.weights import is_weighted, rescaled, weights_of
 from channelfit.reading.errors import InputError
@@ -78,7 +78,7 @@ class CudaFits:
         out = [np.empty(shape, kind) for shape, kind in self.shapes(n_sets)]
         with gpu.gpu_errors():
             lanes = self._ready(n_sets)
-            for k, (a, b) in enumerate(edges(n_sets, lanes[0].size)):
+            for k, (a, b) in enumerate(index_ranges(n_sets, lanes[0].size)):
                 lane = lanes[k % len(lanes)]
                 lane.finish()
                 lane.begin(self.problem.data, out, first, a, b)
@@ -241,7 +241,7 @@ def _copied(source: np.ndarray, target: np.ndarray) -> None:
     def some(a: int, b: int) -> None:
         np.copyto(target[a:b], source[a:b], casting="unsafe")
 
-    _team().share(some, list(edges(len(target), rows)))
+    _team().share(some, list(index_ranges(len(target), rows)))
 
 
 @cache

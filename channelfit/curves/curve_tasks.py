@@ -30,7 +30,7 @@ from channelfit.curves.batch import (
 )
 from channelfit.curves.curve import Curve
 from channelfit.curves.doubts import check_costs
-from channelfit.curves.fitting import CurveProblem, DataSets, Fits, edges
+from channelfit.curves.fitting import CurveProblem, DataSets, Fits, index_ranges
 from channelfit.curves.source import cpu_text
 from channelfit.curves.weights import check_weighted
 from channelfit.reading.errors import InputError
@@ -40,10 +40,10 @@ from channelfit.tasks.executor import Executor, task_results
 from channelfit.tasks.records import DAMAGED
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, expect
 
-#: The most data sets of a task and numbers in them, on a processor by method: a kill costs a second
-#: of work, or a few. On a GPU they are the same for all methods.
-_ON_CPU = {"least-squares": (65_536, 8_000_000), "swarm": (4_096, 1_000_000)}
-_ON_GPU = (MOST_SETS, MOST_NUMBERS)
+#: The largest task: its number of data sets, and of numbers in them. On a processor it depends on
+#: the method, so that a kill costs a second of work, or a few; on a GPU it does not.
+_TASK_ON_CPU = {"least-squares": (65_536, 8_000_000), "swarm": (4_096, 1_000_000)}
+_TASK_ON_GPU = (MOST_SETS, MOST_NUMBERS)
 #: Bytes of results that are stored in any case, and the further bytes for each second of work. Fits
 #: that come faster can be computed again in less time than they are read.
 _FREE, _PACE = 64 << 20, 48 << 20
@@ -91,15 +91,18 @@ class CurveTasks:
 
     @property
     def keys(self) -> list[Key]:
-        """The keys of all tasks, group by group."""
-        on_cpu = self.settings.chosen_backend() == "cpu"
-        most_sets, most_numbers = _ON_CPU[self.settings.method] if on_cpu else _ON_GPU
-        found: list[Key] = []
-        for k, group in enumerate(self.groups):
+        """The keys of all tasks, group by group: ranges of data sets of a limited size."""
+        if self.settings.chosen_backend() == "cpu":
+            most_sets, most_numbers = _TASK_ON_CPU[self.settings.method]
+        else:
+            most_sets, most_numbers = _TASK_ON_GPU
+        keys: list[Key] = []
+        for number, group in enumerate(self.groups):
             n_sets, n_points = group.values.shape
-            step = max(1, min(most_sets, most_numbers // n_points))
-            found += [("sets", k, first, last) for first, last in edges(n_sets, step)]
-        return found
+            sets_per_task = max(1, min(most_sets, most_numbers // n_points))
+            ranges = index_ranges(n_sets, sets_per_task)
+            keys += [("sets", number, first, last) for first, last in ranges]
+        return keys
 
     def compute(self, key: Key) -> Arrays:
         """Fit the data sets of a task."""

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from channelfit.curves import flags
-from channelfit.curves.fitting import CurveProblem, Fits, edges
+from channelfit.curves.fitting import CurveProblem, Fits, index_ranges
 from channelfit.curves.lane_math import LEAST_COUNT
 from channelfit.curves.weights import costs_of_points, sigma_of
 from channelfit.reading.errors import InputError
@@ -164,7 +164,7 @@ def _doubts(problem: CurveProblem, fits: Fits, first: int) -> list[tuple[np.ndar
     without = np.isnan(fits.errors).all(1) & (fits.counted <= n) & (not counts)
     more = np.zeros((2, len(fits.flags)), bool)
     if counts:
-        for a, b in edges(len(fits.flags), max(1, _AT_ONCE // problem.data.values.shape[1])):
+        for a, b in index_ranges(len(fits.flags), max(1, _AT_ONCE // problem.data.values.shape[1])):
             z = np.asarray(problem.data.values[first + a : first + b], float)
             more[:, a:b] = _doubts_of_counts(problem, fits, a, z)
     else:
@@ -237,7 +237,7 @@ def check_costs(problem: CurveProblem, fits: Fits, first: int, rounding: float) 
     """
     at = {name: values[None] for name, values in problem.data.at_points.items()}
     poisson = problem.curve.likelihood == "poisson"
-    for a, b in edges(len(fits.flags), max(1, _AT_ONCE // problem.data.values.shape[1])):
+    for a, b in index_ranges(len(fits.flags), max(1, _AT_ONCE // problem.data.values.shape[1])):
         z = np.asarray(problem.data.values[first + a : first + b], float)
         seen = np.isfinite(z)
         with np.errstate(all="ignore"):

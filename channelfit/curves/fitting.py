@@ -250,7 +250,9 @@ def cautions(curve: Curve, groups: Iterable[DataSets], place: str) -> Iterator[C
         )
 
 
-def edges(n: int, step: int) -> Iterator[tuple[int, int]]:
-    """Return pieces (first, last) of n things."""
+def index_ranges(n: int, step: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges [first, last) of `step` indices each that cover 0 to n - 1; the last may be
+    shorter.
+    """
     for first in range(0, n, step):
         yield first, min(first + step, n)

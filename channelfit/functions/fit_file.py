@@ -18,7 +18,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.search.choose import OPTIMIZERS
 from channelfit.search.fit_file import starts_from_values
-from channelfit.search.joined_files import FitFile, moved, read_titles
+from channelfit.search.joined_files import FitFile, read_titles, rebased_path
 from channelfit.search.plan import FitPlan, checked
 from channelfit.search.settings import whole
 
@@ -52,7 +52,9 @@ class FunctionPlan(FitPlan):
         """
         document = fitted_document(self.document, self.problem.model, values)
         if self.problem.data is not None:
-            document["data"]["file"] = moved(document["data"]["file"], self.model_file, folder)
+            document["data"]["file"] = rebased_path(
+                document["data"]["file"], self.model_file, folder
+            )
         document["fit"] = copy.deepcopy(self.section) | {"start": "values"}
         return document
 

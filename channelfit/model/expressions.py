@@ -31,7 +31,6 @@ from channelfit.model.terms import (
     as_float,
     exponential,
     exprel,
-    in_plain_numbers,
     is_zero,
     may_be_real,
     parts_of,
@@ -39,6 +38,7 @@ from channelfit.model.terms import (
     product,
     sum_of,
     symbol,
+    with_large_rationals_rounded,
     with_plain_numbers,
 )
 from channelfit.reading.errors import InputError
@@ -240,7 +240,7 @@ class Reader:
         except (RecursionError, MemoryError, OverflowError):
             self.refuse("too complicated", None)
         self.check_numbers(value)
-        return in_plain_numbers(value)
+        return with_large_rationals_rounded(value)
 
     # refusals
 

@@ -20,6 +20,8 @@ from sympy.core.mul import _unevaluated_Mul
 
 #: Whole numbers up to here stay integers; larger ones become floats.
 LARGEST_INTEGER = 2**31
+#: Bits in the significand of a double.
+_DOUBLE_BITS = 53
 
 
 def symbol(name: str) -> sympy.Symbol:
@@ -96,7 +98,7 @@ def as_expression(value: int | float | sympy.Expr) -> sympy.Expr:
     """Return a number as SymPy's, in double precision; an expression as it is."""
     if isinstance(value, int):
         return sympy.Integer(value)
-    return sympy.Float(float(value), precision=53) if isinstance(value, float) else value
+    return sympy.Float(float(value), precision=_DOUBLE_BITS) if isinstance(value, float) else value
 
 
 def is_zero(value: sympy.Expr) -> bool:
@@ -164,7 +166,9 @@ def power(base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
 
 
 def with_plain_numbers(value: sympy.Expr) -> sympy.Expr:
-    """Return the same expression with 3*sqrt(2)*x as 4.24*x, and without large whole numbers.
+    """Return an expression whose numeric factors are one small integer or fraction, or a double.
+
+    3*sqrt(2)*x becomes 4.24*x; of a sum, each term is changed.
 
     Otherwise ((1000*v)**1000)**1000 would carry 1000**1000000 along, digit by digit.
     """
@@ -179,16 +183,17 @@ def with_plain_numbers(value: sympy.Expr) -> sympy.Expr:
     if coefficient.is_Rational and max(abs(coefficient.p), coefficient.q) <= LARGEST_INTEGER:
         return value
     rest = (factor for factor in factors if not factor.is_number)
-    return product(sympy.Float(as_float(coefficient), precision=53), *rest)
+    return product(sympy.Float(as_float(coefficient), precision=_DOUBLE_BITS), *rest)
 
 
-def in_plain_numbers(expression: sympy.Expr) -> sympy.Expr:
-    """Return the same expression without large whole numbers and fractions at any depth.
+def with_large_rationals_rounded(expression: sympy.Expr) -> sympy.Expr:
+    """Return an expression in which doubles stand for all integers and fractions with large terms.
 
-    SymPy makes them where it raises the values of a conditional to a power, for instance.
+    Every part is looked at; `with_plain_numbers` changes the factors of an expression alone. SymPy
+    makes such numbers where it raises the values of a conditional to a power, for instance.
     """
     large = {
-        part: sympy.Float(as_float(part), precision=53)
+        part: sympy.Float(as_float(part), precision=_DOUBLE_BITS)
         for part in parts_of(expression)
         if part.is_Rational and max(abs(part.p), part.q) > LARGEST_INTEGER
     }

@@ -27,8 +27,9 @@ _COMPUTED = 0.3
 SENSIBLE = 0.1
 #: mV: smaller jumps are found by cutting lines instead.
 _LEAST_JUMP = 1.0
-#: The most samples over which a filter may spread the edge of a step.
-_LEAD = 4
+#: The most samples over which a filter may spread the edge of a jump. The line that the command
+#: follows after the edge is fitted to twice as many.
+_MOST_EDGE_SAMPLES = 4
 #: The most straight lines between two jumps that are tried before sines, and after sines.
 _FEW_LINES, _MOST_LINES = 4, 16
 _MOST_SINES = 5
@@ -126,14 +127,16 @@ class SweepPieces:
     """The command of one sweep, cut into pieces.
 
     Attributes:
-        edges: (n_samples,) whether each sample lies within the edge of a step.
-        leads: for each of these edges the number of samples over which it is spread.
+        on_edge: (n_samples,) bool, the samples within the edge of a step.
+        edge_lengths: over how many samples each of these edges is spread.
+
+    Both are filled while `segments` is read to its end.
     """
 
     def __init__(self, v: np.ndarray, sampling_ms: float, precision: Precision) -> None:
         self.v, self.h, self.precision = v, sampling_ms, precision
-        self.edges = np.zeros(len(v), dtype=bool)
-        self.leads: list[int] = []
+        self.on_edge = np.zeros(len(v), dtype=bool)
+        self.edge_lengths: list[int] = []
 
     @cached_property
     def _sums(self) -> np.ndarray:
@@ -176,20 +179,29 @@ class SweepPieces:
         times = record.jump_times_ms(self.h, least) if n > 1 else np.zeros(0)
         cuts = sorted({0, *(round(t / self.h) for t in times)})
         for first, last in pairwise([*cuts, n]):
-            lead = self._lead(first, last) if first else 0
-            self.edges[first : first + lead] = True
-            self.leads += [lead] if lead else []
-            yield first + lead, last
+            length = self._edge_length(first, last) if first else 0
+            self.on_edge[first : first + length] = True
+            if length:
+                self.edge_lengths.append(length)
+            yield first + length, last
 
-    def _lead(self, first: int, last: int) -> int:
-        """Return how many samples after a jump belong to its edge, as a filter spreads it."""
-        most = min(_LEAD, (last - first) // 4)
-        if most < 1 or not self.precision.measured:
+    def _edge_length(self, first: int, last: int) -> int:
+        """Return over how many samples a filter has spread the edge of the jump at `first`.
+
+        A line is fitted to the samples behind the longest edge possible; the edge ends with the
+        last sample before them that is off this line by more than the precision of the record. 0
+        for a computed command.
+
+        Arguments:
+            first, last: the samples [first, last) from this jump to the next.
+        """
+        longest = min(_MOST_EDGE_SAMPLES, (last - first) // 4)
+        if longest < 1 or not self.precision.measured:
             return 0
-        a, b = first + most, min(last, first + 3 * most)
-        start, slope = self._line(a, b)
-        predicted = start + slope * (np.arange(first, a) - a)
-        off = np.abs(self.v[first:a] - predicted) > self.precision.most
+        settled = first + longest
+        start, slope = self._line(settled, min(last, settled + 2 * longest))
+        predicted = start + slope * (np.arange(first, settled) - settled)
+        off = np.abs(self.v[first:settled] - predicted) > self.precision.most
         return int(np.flatnonzero(off)[-1]) + 1 if off.any() else 0
 
     # --- lines -------------------------------------------------------------------------------

@@ -87,9 +87,9 @@ def find_segments(
     strayed = np.zeros(command.shape)
     for k, row in enumerate(rows):
         apart = np.abs(nominal[k, : len(row)] - row)
-        strayed[k, : len(row)] = np.where(found[k].edges, 0.0, apart)
+        strayed[k, : len(row)] = np.where(found[k].on_edge, 0.0, apart)
     sweep, sample = np.unravel_index(int(strayed.argmax()), strayed.shape)
-    slowest = max((n for each in found for n in each.leads), default=0)
+    slowest = max((n for each in found for n in each.edge_lengths), default=0)
     at = (int(sweep), float(sample) * sampling_ms)
     return FoundCommand(protocol, precision.noise, float(strayed.max()), at, slowest)
 

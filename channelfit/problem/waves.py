@@ -12,6 +12,8 @@ TIME_TOLERANCE = 1e-6
 #: may differ.
 _JUMP_SAMPLES = 3
 _UNEVEN = 1e-3
+#: Digits after the point, mV, that a shift of the voltage keeps.
+_VOLTAGE_DIGITS = 9
 #: Numbers that are held at once while sines are summed.
 _AT_ONCE = 1 << 20
 
@@ -130,14 +132,18 @@ Wave = Constant | Ramp | Sines | Samples
 
 
 def shifted(wave: Wave, by_mV: float) -> Wave:
-    """Return the wave at other voltages, rounded to 1e-9 mV so that it can be undone."""
+    """Return a wave with `by_mV` added to its voltages.
+
+    They are rounded to 1e-9 mV, so that a shift by the negative gives such voltages back.
+    """
     if isinstance(wave, Constant):
-        return Constant(round(wave.v_mV + by_mV, 9))
+        return Constant(round(wave.v_mV + by_mV, _VOLTAGE_DIGITS))
     if isinstance(wave, Ramp):
-        return Ramp(round(wave.v_start_mV + by_mV, 9), round(wave.v_end_mV + by_mV, 9))
+        ends = (wave.v_start_mV, wave.v_end_mV)
+        return Ramp(*(round(v + by_mV, _VOLTAGE_DIGITS) for v in ends))
     if isinstance(wave, Sines):
-        return replace(wave, offset_mV=round(wave.offset_mV + by_mV, 9))
-    return Samples(wave.times_ms, np.round(wave.v_mV + by_mV, 9))
+        return replace(wave, offset_mV=round(wave.offset_mV + by_mV, _VOLTAGE_DIGITS))
+    return Samples(wave.times_ms, np.round(wave.v_mV + by_mV, _VOLTAGE_DIGITS))
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,16 @@ class CpuScorer(ChannelScorer):
     folder and found again by the hash of its source.
 
     Arguments:
-        path: see `choose_path`; simulations always step.
+        problem: the model and the experiments to score it on.
+        dtype: precision of scores and simulations, float64 or float32.
+        path: the algorithm of scores: stepping, modal, closed-form, or auto for the one that
+            `choose_path` expects to be fastest. Simulations always step.
+
+    Attributes:
+        stepping: the compiled code of simulations, and of scores by stepping.
+        scoring: the compiled code of scores; the same as `stepping` where they step.
+        source_text, source_hash: the generated code of scores, and the start of its SHA-256.
+        n_threads: how many cores are used.
     """
 
     backend = "cpu"
@@ -46,7 +55,7 @@ class CpuScorer(ChannelScorer):
         self.stepping = CpuStepping(problem, dtype)
         self.scoring: CpuStepping | CpuModes = self.stepping
         if self.path != "stepping":
-            self.scoring = CpuModes(problem, dtype, self.path == "modal")
+            self.scoring = CpuModes(problem, dtype, sampled=self.path == "modal")
         self.source = self.scoring.source
         self.source_text = self.source.text
         self.source_hash = hashlib.sha256(self.source_text.encode()).hexdigest()[:16]

@@ -164,7 +164,7 @@ def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
         raise root.error(f"{twice} is given here and under fit; keep one", twice)
     if own is None:  # the data to fit to are not borrowed
         return titles or None
-    kept = _moved_data(
+    kept = _with_rebased_paths(
         {k: v for k, v in (models or {}).items() if k not in _TITLES},
         model_file,
         Path(root.file or "").parent,
@@ -179,24 +179,24 @@ def _joined_fit(root: Section, models: object, model_file: Path) -> Any:
     return {key: value for key, value in (kept | joined).items() if value is not None}
 
 
-def _moved_data(section: dict[str, Any], file: Path, folder: Path) -> dict[str, Any]:
-    """Return a fit section with paths that start from another folder."""
+def _with_rebased_paths(section: dict[str, Any], file: Path, folder: Path) -> dict[str, Any]:
+    """Return a copy of a fit section of `file`, whose paths start from `folder` instead."""
     section = copy.deepcopy(section)
 
-    def move(row: Any, key: str) -> None:
+    def rebase(row: Any, key: str) -> None:
         if isinstance(row, dict) and isinstance(row.get(key), str):
-            row[key] = moved(row[key], file, folder)
+            row[key] = rebased_path(row[key], file, folder)
 
     if "protocols" in section:
         names = section["protocols"]
         section["protocols"] = [
-            moved(name, file, folder) if isinstance(name, str) else name
+            rebased_path(name, file, folder) if isinstance(name, str) else name
             for name in (names if isinstance(names, list) else [names])
         ]
     rows = section.get("experiments")
     for row in rows if isinstance(rows, list) else [rows]:
-        move(row, "protocol")
-        move(row.get("recording") if isinstance(row, dict) else None, "file")
+        rebase(row, "protocol")
+        rebase(row.get("recording") if isinstance(row, dict) else None, "file")
     return section
 
 
@@ -241,7 +241,7 @@ def _add_parameter_of_current(
     texts = [str(text) for one in given if isinstance(one, dict) for text in one.values()]
     if not any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts):
         return False
-    document["parameters"] = (known or {}) | {name: _given(row, "parameter")}
+    document["parameters"] = (known or {}) | {name: _raw_values(row, "parameter")}
     return True
 
 
@@ -259,12 +259,12 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
         and name not in known
         and name in words_of_clamps(document.get("fit"))
     ):
-        known[name] = _given(row, "parameter")
+        known[name] = _raw_values(row, "parameter")
         return
     if not isinstance(known, dict) or not isinstance(known.get(name), dict):
         listed = ", ".join(map(str, known)) if isinstance(known, dict) else "none that has a name"
         raise row.error(f"the model has no such parameter. Known: {listed}")
-    given = _given(row, "function parameter" if is_function(document) else "parameter")
+    given = _raw_values(row, "function parameter" if is_function(document) else "parameter")
     model = known[name]
     if "unit" in given and str(given["unit"]) != str(model.get("unit", "")):
         left = [key for key in ("range", "value", "prior") if key in model and key not in given]
@@ -276,7 +276,7 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
                 "unit",
             )
     joined = {key: value for key, value in (model | given).items() if value is not None}
-    if "range" in given and "value" not in given and not _inside(joined):
+    if "range" in given and "value" not in given and not _value_in_range(joined):
         if "experiments" not in (document.get("fit") or {}):
             raise row.error(
                 f"{shown(given['range'])} leaves out the value {joined['value']:g} in "
@@ -287,14 +287,22 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
     known[name] = joined
 
 
-def _given(row: Section, table: str) -> dict[str, Any]:
-    """Return the raw values of a row. Raises InputError for a key that is not in its table."""
+def _raw_values(row: Section, table: str) -> dict[str, Any]:
+    """Return the values of a row as they stand in the file, by key.
+
+    Raises:
+        InputError: a key that the table of known keys does not have.
+    """
     row.expect(KEYS[table])
     return {key: row.take(key) for key in row.given()}
 
 
-def _inside(row: Mapping[str, Any]) -> bool:
-    """Return whether a raw parameter's value lies in its range, where both are plain numbers."""
+def _value_in_range(row: Mapping[str, Any]) -> bool:
+    """Return whether the value of a parameter's row lies in its range.
+
+    True as well where that cannot be said: for a fixed parameter, and where the value or an end of
+    the range is missing or no plain number.
+    """
     span = row.get("range")
     numbers = [row.get("value"), *(span if isinstance(span, list) else [])]
     plain = [x for x in numbers if isinstance(x, (int, float)) and not isinstance(x, bool)]
@@ -304,13 +312,22 @@ def _inside(row: Mapping[str, Any]) -> bool:
     return lower <= value <= upper
 
 
-def moved(name: str, file: Path, folder: str | os.PathLike[str]) -> str:
-    """Return a path of the user's, written so that it works from another folder."""
-    base = os.path.realpath(file.parent)
-    if Section({}, None).resolve(name, "").is_absolute():
-        return name
+def rebased_path(path: str, file: Path, folder: str | os.PathLike[str]) -> str:
+    """Rewrite a path that stands in one file for use in a file of another folder.
+
+    Arguments:
+        path: relative to the folder of `file`, or absolute: then it is returned unchanged.
+        file: the file in which the path stands.
+        folder: the folder from which the new path starts.
+
+    Returns:
+        The relative path with slashes; the absolute one if the two are on different drives.
+    """
+    if Section({}, None).resolve(path, "").is_absolute():  # with ~ and ${NAME} replaced
+        return path
+    target = os.path.join(os.path.realpath(file.parent), path)
     try:
-        relative = os.path.relpath(os.path.join(base, name), os.path.realpath(folder))
-    except ValueError:  # another drive
-        return os.path.join(base, name)
+        relative = os.path.relpath(target, os.path.realpath(folder))
+    except ValueError:  # another drive of Windows
+        return target
     return relative.replace(os.sep, "/")

@@ -19,7 +19,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.files import write_text
-from channelfit.search.joined_files import moved
+from channelfit.search.joined_files import rebased_path
 from channelfit.search.plan import FitPlan
 
 #: Stands in a saved fit before the description that the model had.
@@ -75,7 +75,7 @@ def fit_document(
     rows = section["experiments"]
     section["experiments"] = rows = rows if isinstance(rows, list) else [rows]
     for row in rows if not plan.in_memory else ():
-        row["protocol"] = moved(row["protocol"], plan.file, folder)
+        row["protocol"] = rebased_path(row["protocol"], plan.file, folder)
         if not plan.surrogate:
             _move_files(row["recording"], plan, folder)
         if plan.temperature_stated and not plan.problem.model.follows_temperature:
@@ -92,7 +92,7 @@ def _move_files(data: Any, plan: FitPlan, folder: str | os.PathLike[str]) -> Non
     elif isinstance(data, dict):
         for key, value in data.items():
             if key == "file":
-                data[key] = moved(value, plan.file, folder)
+                data[key] = rebased_path(value, plan.file, folder)
             else:
                 _move_files(value, plan, folder)
 

@@ -38,7 +38,7 @@ import sys, time
 from channelfit.front import interrupts; interrupts.begin()
 import channelfit as cf
 from channelfit.curves import cpu, curve_tasks
-curve_tasks._ON_CPU = dict.fromkeys(curve_tasks._ON_CPU, (16, 1_000_000))
+curve_tasks._TASK_ON_CPU = dict.fromkeys(curve_tasks._TASK_ON_CPU, (16, 1_000_000))
 put = curve_tasks.CurveFitStore.put
 def slow(self, key, arrays):
     put(self, key, arrays); time.sleep(0.1)
@@ -53,7 +53,7 @@ def run(*words: object) -> Result:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curve_tasks, "_ON_CPU", SMALL)
+    monkeypatch.setattr(curve_tasks, "_TASK_ON_CPU", SMALL)
 
 
 def array(folder: Path, n: int = 100) -> Path:

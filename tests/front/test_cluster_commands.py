@@ -71,7 +71,7 @@ def test_how_sure_a_fit_is_is_the_same_on_workers(tmp_path: Path) -> None:
 
 def test_curves_are_the_same_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an array in a file, which each worker maps for itself."""
-    monkeypatch.setitem(curve_tasks._ON_CPU, "least-squares", (50, 10**6))  # 4 pieces
+    monkeypatch.setitem(curve_tasks._TASK_ON_CPU, "least-squares", (50, 10**6))  # 4 pieces
     drawn = np.random.default_rng(3)
     t, tau = np.arange(40.0), drawn.uniform(3, 12, 200)
     np.save(tmp_path / "tails.npy", np.exp(-t / tau[:, None]) + drawn.normal(0, 0.02, (200, 40)))

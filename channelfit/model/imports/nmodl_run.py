@@ -29,7 +29,9 @@ _MOST_STATEMENTS, _DEEPEST, _SHORT = 50_000, 40, 25
 _TINY = 3
 #: The prefix of a variable's value before this step.
 _OLD = "?"
+#: Operators of NMODL that `nodes` spells otherwise.
 _OPERATORS = {"^": "**", "&&": "and", "||": "or"}
+_ARITHMETIC = ("+", "-", "*", "/", "**")
 _ONE_ARGUMENT = {key: key for key in ("exp", "log", "sqrt", "abs", "tanh")} | {"fabs": "abs"}
 #: The number of arguments of other functions that can be written by these.
 _WRITTEN_BY = {"pow": 2, "log10": 1, "sinh": 1, "cosh": 1, "fmin": 2, "fmax": 2}
@@ -357,7 +359,16 @@ class Interpreter:
     # expressions
 
     def _expression(self, tree: Tree, frame: Frame) -> Node:
-        self.line = tree.line or self.line
+        """Return an expression of the file with the values of its variables put in.
+
+        Arguments:
+            tree: the part of the file's syntax tree that holds the expression.
+            frame: the arguments and LOCAL variables that it can name.
+
+        Raises:
+            InputError: a part that cannot be translated, with its line.
+        """
+        self.line = tree.line or self.line  # for messages
         if tree.kind in ("Double", "Integer", "Float"):
             return number(float(tree.text))
         if tree.kind == "DoubleUnit":
@@ -367,22 +378,31 @@ class Interpreter:
         if tree.kind == "FunctionCall":
             return self._call(tree, frame)
         if tree.kind == "UnaryExpression":
-            value = self._expression(tree.children[1], frame)
-            if tree.children[0].text == "!":
-                return make("not", self._condition(value))
-            return make("neg", self._number(value))
+            sign, operand = tree.children
+            return self._unary(sign.text, self._expression(operand, frame))
         if tree.kind == "BinaryExpression":
             left, sign, right = tree.children
-            op = _OPERATORS.get(sign.text, sign.text)
-            sides = self._expression(left, frame), self._expression(right, frame)
-            if op in ("and", "or"):
-                return make(op, *map(self._condition, sides))
-            if op not in COMPARISONS and op not in ("+", "-", "*", "/", "**"):
-                self._refuse(f'the operator "{sign.text}" cannot be translated')
-            return self._made(op, *map(self._number, sides))
+            operands = self._expression(left, frame), self._expression(right, frame)
+            return self._binary(sign.text, *operands)
         self._refuse(f"{tree.kind} cannot be translated")
 
+    def _unary(self, sign: str, operand: Node) -> Node:
+        """Return "not" of a condition, or the negative of a number."""
+        if sign == "!":
+            return make("not", self._condition(operand))
+        return make("neg", self._number(operand))
+
+    def _binary(self, sign: str, left: Node, right: Node) -> Node:
+        """Return two values joined by a logical operator, a comparison or arithmetic."""
+        op = _OPERATORS.get(sign, sign)
+        if op in ("and", "or"):
+            return make(op, self._condition(left), self._condition(right))
+        if op not in COMPARISONS and op not in _ARITHMETIC:
+            self._refuse(f'the operator "{sign}" cannot be translated')
+        return self._made(op, self._number(left), self._number(right))
+
     def _made(self, op: str, *args: Node) -> Node:
+        """Return `make(op, *args)`; its error names the line of the file."""
         try:
             return make(op, *args)
         except InputError as error:
@@ -400,6 +420,7 @@ class Interpreter:
         return node
 
     def _variable(self, key: str, frame: Frame) -> Node:
+        """Return the value that a variable has at this statement."""
         if key in frame:
             return frame[key]
         if key == "celsius":
@@ -419,6 +440,7 @@ class Interpreter:
         return name(_OLD + key)
 
     def _call(self, tree: Tree, frame: Frame) -> Node:
+        """Return the value of a call: of a function of the file, or of one that NMODL has."""
         called = tree.children[0].text
         args = [self._expression(child, frame) for child in tree.children[1:]]
         if called in self.declared.functions:

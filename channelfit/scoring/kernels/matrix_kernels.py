@@ -11,12 +11,13 @@ from __future__ import annotations
 from channelfit.scoring.kernels.integration import TAYLOR, TAYLOR_NORM
 from channelfit.scoring.machine.kernel_math import exp
 
-#: Of the products of a propagator: left, right, result, in the order of its scratch matrices.
+#: The five products of a propagator's series: the scratch matrices that are its left factor, its
+#: right factor and its result.
 _FACTORS = ((0, 0, 1), (1, 0, 2), (1, 1, 3), (4, 3, 5), (5, 3, 6))
 
 
 def product(a, da, b, db, c, dc):
-    """Store a b in c: (n, n), derivatives (n, n, n_rates)."""
+    """Store the matrix product a b in c (n, n), and its derivatives in dc (n, n, n_rates)."""
     n, n_rates = a.shape[0], da.shape[2]
     for i in range(n):
         for j in range(n):
@@ -33,7 +34,10 @@ def product(a, da, b, db, c, dc):
 
 
 def closeColumns(p, dp):
-    """Set each element of the diagonal to one less the rest of its column."""
+    """Set the diagonal of p (n, n) so that each column sums to 1, and its derivatives in dp.
+
+    No diagonal element becomes negative.
+    """
     n, n_rates = p.shape[0], dp.shape[2]
     for j in range(n):
         rest = 1.0
@@ -51,11 +55,16 @@ def closeColumns(p, dp):
 
 
 def propagator(depth, transitions, p, dp, m, dm):
-    """Store exp(A) in p, and its derivatives dp by the logarithm of each rate.
+    """Store exp(A) in p (n, n), and its derivatives by the logarithm of each rate in dp.
 
-    depth (n_rates,): rates times duration. transitions (n_transitions, 4): source, target, rate,
-    multiplicity. m, dm: scratch of seven matrices. A = B - a with B >= 0 and a the fastest exit, so
-    that the series adds without cancellation; then squared, columns closed each time.
+    A is the generator matrix times a duration. It is written as B - a I, where a is the fastest
+    exit from a state and no element of B is negative, so that the series of exp(B) adds without
+    cancellation. The series is taken of a part of the duration and squared back to the whole;
+    `closeColumns` follows on each product.
+
+    depth (n_rates,): each rate times the duration. transitions (n_transitions, 4): source, target,
+    rate, multiplicity. dp (n, n, n_rates). m (k, n, n), dm (k, n, n, n_rates): scratch of at least
+    seven matrices.
     """
     n, n_rates = p.shape[0], dp.shape[2]
     a, da = m[0], dm[0]
@@ -139,38 +148,47 @@ def propagator(depth, transitions, p, dp, m, dm):
 
 
 def steadyState(rate, transitions, x, dx, m, dm):
-    """Store x (n,) with A x = 0, and its derivatives dx (n, n_rates) by log rate.
+    """Store x (n,), the steady state of a scheme, and its derivatives dx (n, n_rates) by log rate.
 
-    States are eliminated one by one without a subtraction (Grassmann, Taksar and Heyman 1985).
-    m (2, ..) is scratch; of each the first n rows are used.
+    It solves A x = 0 with sum(x) = 1, where A is the generator matrix of the scheme. States are
+    eliminated one by one without a subtraction, so that small occupancies keep all their digits
+    (Grassmann, Taksar and Heyman 1985). Each state but the first needs a transition with a positive
+    rate to one before it, possibly through later states.
+
+    rate (n_rates,): 1/ms. transitions (n_transitions, 4): source, target, rate, multiplicity.
+    m (n, n), dm (n, n, n_rates): scratch for the matrix and its derivatives by log rate.
     """
     n, n_rates = x.shape[0], dx.shape[1]
     m[:] = 0.0
     dm[:] = 0.0
+    # m[j, i]: the flow from state i to state j; its diagonal is not used
     for t in range(transitions.shape[0]):
         i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
         flow = transitions[t, 3] * rate[u]
         m[j, i] += flow
         if n_rates:
             dm[j, i, u] += flow
-    for e in range(n - 1):
-        k = n - 1 - e
-        out = 0.0
+    # Eliminate the last state k: whatever flows into it leaves to an earlier state at once. Row k
+    # becomes the occupancy of k for each unit of occupancy of the earlier states.
+    for eliminated in range(n - 1):
+        k = n - 1 - eliminated
+        exit_rate = 0.0
         for i in range(k):
-            out += m[i, k]
+            exit_rate += m[i, k]
         for i in range(k):
-            m[k, i] /= out
+            m[k, i] /= exit_rate
             for u in range(n_rates):
-                lost = 0.0
+                d_exit_rate = 0.0
                 for j in range(k):
-                    lost += dm[j, k, u]
-                dm[k, i, u] = (dm[k, i, u] - m[k, i] * lost) / out
+                    d_exit_rate += dm[j, k, u]
+                dm[k, i, u] = (dm[k, i, u] - m[k, i] * d_exit_rate) / exit_rate
         for i in range(k):
             for j in range(k):
                 if i != j:
                     m[i, j] += m[i, k] * m[k, j]
                     for u in range(n_rates):
                         dm[i, j, u] += dm[i, k, u] * m[k, j] + m[i, k] * dm[k, j, u]
+    # Put the states back in order; the occupancies of those so far always sum to 1.
     x[:] = 0.0
     dx[:] = 0.0
     x[0] = 1.0
@@ -183,6 +201,6 @@ def steadyState(rate, transitions, x, dx, m, dm):
         for i in range(k + 1):
             x[i] /= total
         for u in range(n_rates):
-            grown = dx[k, u]
+            d_total = dx[k, u]
             for i in range(k + 1):
-                dx[i, u] = (dx[i, u] - x[i] * grown) / total
+                dx[i, u] = (dx[i, u] - x[i] * d_total) / total
