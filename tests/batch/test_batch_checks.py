@@ -186,7 +186,7 @@ def test_what_is_required_decides_beside_the_limits(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("entries", "told"),
+    ("entries", "message"),
     [
         ({"seall": "> 500"}, 'fit.require.seall: there is no column "seall"; did you mean seal?'),
         ({"seal": 500}, 'fit.require.seal: a comparison such as "> 500 MOhm" or "< 0.05" was'),
@@ -196,9 +196,9 @@ def test_what_is_required_decides_beside_the_limits(folder: Path) -> None:
         (["seal > 3"], "fit.require: a mapping"),
     ],
 )
-def test_what_cannot_be_required_is_told_before_the_work(folder, entries, told):
+def test_what_cannot_be_required_is_told_before_the_work(folder, entries, message):
     file = required(folder, entries)
     with pytest.raises(InputError) as caught:
         ready(BatchRequest(file, (str(folder / "wells.npy"),)))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "required.yaml" in str(caught.value)

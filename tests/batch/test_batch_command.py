@@ -36,8 +36,8 @@ def rows_of(run: str | Path) -> dict[str, dict[str, str]]:
 
 
 def test_a_folder_of_recordings_becomes_a_table(plate, currents):
-    told = called("fit.yaml", "plate", "--out", "run", "--chunk", "5")
-    assert "12 wells: 12 ok" in told.stdout
+    result = called("fit.yaml", "plate", "--out", "run", "--chunk", "5")
+    assert "12 wells: 12 ok" in result.stdout
     table = WellTable.read(plate / "run")
     assert list(table["well"]) == WELLS
     for name in ("g", "b"):
@@ -67,17 +67,17 @@ def test_a_folder_of_recordings_becomes_a_table(plate, currents):
     assert 0.8 * NOISE < np.nanstd(traces["residual"]) < 1.5 * NOISE
     assert 2.5 * NOISE < np.nanmax(np.abs(traces["residual"])) < 6 * NOISE
     assert np.nanmax(traces["data"][-1]) == pytest.approx(currents["B06"].max(), rel=1e-4)
-    told = called("--show", "run", "--where", "row == 'B' and g > 9 nS").stdout
-    shown = [line.split()[0] for line in told.splitlines()[1:-1]]
+    result = called("--show", "run", "--where", "row == 'B' and g > 9 nS").stdout
+    shown = [line.split()[0] for line in result.splitlines()[1:-1]]
     assert shown == [w for w in WELLS[6:] if float(rows_of("run")[w]["g"]) > 9]
-    assert f"{len(shown)} of 12 wells" in told
-    told = called("--show", "run", "--only", "b6,A1").stdout  # as --only chooses what is fitted
-    assert [line.split()[0] for line in told.splitlines()[1:-1]] == ["A01", "B06"]
+    assert f"{len(shown)} of 12 wells" in result
+    result = called("--show", "run", "--only", "b6,A1").stdout  # as --only chooses what is fitted
+    assert [line.split()[0] for line in result.splitlines()[1:-1]] == ["A01", "B06"]
     assert "no well" in called("--show", "run", "--only", "Z1", code=2).stderr
 
 
 def test_the_summary_says_what_repeats_a_batch_and_what_looked_wrong(plate: Path) -> None:
-    """A clipped recording, one of the wrong sign and one in nA; a protocol in uV is told once."""
+    """A clipped recording, one of the wrong sign and one in nA; one protocol in uV."""
     folder = plate / "plate"
     current = {w: np.loadtxt(folder / f"cells-{w}.csv", delimiter=",", skiprows=1).T for w in WELLS}
     save(folder / "cells-A01.csv", np.clip(current["A01"], None, 200))
@@ -97,19 +97,19 @@ def test_the_summary_says_what_repeats_a_batch_and_what_looked_wrong(plate: Path
     assert {row["what"] for row in summary["files"]} == {"fit file", "model", "protocol"}
     assert cf.Model.load(plate / "run" / "fit.yaml").name == "kv"
     (plate / "steps.yaml").write_text((plate / "steps.yaml").read_text().replace(" mV", " uV"))
-    told = called("fit.yaml", "plate", "--only", "A01,A02", "--out", "small").stderr
-    assert " ".join(told.split()).count("is it in V?") == 1
+    result = called("fit.yaml", "plate", "--only", "A01,A02", "--out", "small").stderr
+    assert " ".join(result.split()).count("is it in V?") == 1
 
 
 def test_workers_come_to_the_same_table(plate: Path) -> None:
     pytest.importorskip("distributed")
     words = ["fit.yaml", "plate", "--backend", "cpu", "--only", "A01,A02,A03,A04", "--out"]
     called(*words, "here", "--chunk", "2")
-    told = called(*words, "there", "--chunk", "2", "--cluster", "local:2")
-    assert "one piece" not in told.output
+    result = called(*words, "there", "--chunk", "2", "--cluster", "local:2")
+    assert "has one task" not in result.output
     assert Path("here/wells.csv").read_bytes() == Path("there/wells.csv").read_bytes()
-    told = called(*words, "whole", "--cluster", "local:2")
-    assert "--cluster: has one task, of 4 wells" in told.output
+    result = called(*words, "whole", "--cluster", "local:2")
+    assert "--cluster: has one task, of 4 wells" in result.output
 
 
 def test_a_file_of_many_wells_gives_all_of_them(plate, currents):
@@ -222,7 +222,7 @@ def test_a_bad_file_is_that_wells_failure(plate: Path) -> None:
     lines = (folder / "cells-A04.csv").read_text().splitlines()
     (folder / "cells-A04.csv").write_text("\n".join(lines[:50]))
     (folder / "cells-A05.csv").write_text("\n".join([lines[0], *["nan,1,1,1,1"] * 200]))
-    told = called("fit.yaml", "plate", "--out", "run", "--chunk", "4")
+    result = called("fit.yaml", "plate", "--out", "run", "--chunk", "4")
     rows = rows_of("run")
     reasons = {well: row["reason"] for well, row in rows.items() if row["quality"] == "failed"}
     assert list(reasons) == ["A01", "A03", "A04", "A05"]
@@ -230,7 +230,7 @@ def test_a_bad_file_is_that_wells_failure(plate: Path) -> None:
     assert "49 samples, but steps has 200" in reasons["A04"]
     assert "NaN or inf" in reasons["A05"]
     assert all(rows[well]["g"] == "" for well in reasons)
-    assert all(f"failed: {well}: {reason}" in told.stderr for well, reason in reasons.items())
+    assert all(f"failed: {well}: {reason}" in result.stderr for well, reason in reasons.items())
     assert {row["quality"] for well, row in rows.items() if well not in reasons} == {"ok"}
 
 
@@ -253,13 +253,13 @@ def test_a_plate_of_which_too_few_wells_are_ok_is_not_finished(plate: Path) -> N
 def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
     for well in WELLS:
         (plate / "plate" / f"cells-{well}.csv").write_text("")
-    told = called("fit.yaml", "plate", "--out", "run", code=2)
-    assert "the file is empty (the same of all 12 recordings)" in told.stderr
+    result = called("fit.yaml", "plate", "--out", "run", code=2)
+    assert "the file is empty (the same of all 12 recordings)" in result.stderr
     assert not (plate / "run").exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["fit.yaml"], "no recordings are named"),
         ([], "Missing argument '[FIT]'"),
@@ -273,10 +273,10 @@ def test_what_is_wrong_with_all_is_told_before_the_work(plate: Path) -> None:
         (["fit.yaml", "plate", "--population", "a", "--shared", "a"], "is named in --population"),
     ],
 )
-def test_what_cannot_be_asked_is_told_before_the_work(words, told, plate):
+def test_what_cannot_be_asked_is_told_before_the_work(words, message, plate):
     before = sorted(plate.rglob("*"))
     found = called(*words, code=2)
-    assert told in found.stderr
+    assert message in found.stderr
     assert "Traceback" not in found.output
     assert sorted(plate.rglob("*")) == before
 
@@ -285,8 +285,8 @@ def test_several_experiments_need_files_that_name_the_well(plate: Path) -> None:
     fit = copy.deepcopy(FIT)
     fit["fit"]["experiments"].append(copy.deepcopy(fit["fit"]["experiments"][0]))
     (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
-    told = called("fit.yaml", "plate", "--out", "run", code=2)
-    assert "name the files of the others by the well" in told.stderr
+    result = called("fit.yaml", "plate", "--out", "run", code=2)
+    assert "name the files of the others by the well" in result.stderr
     fit["fit"]["experiments"][1]["recording"]["file"] = "plate/cells-{well}.csv"
     (plate / "fit.yaml").write_text(yaml.safe_dump(fit))
     called("fit.yaml", "plate", "--out", "run", "--only", "A01")
@@ -297,8 +297,8 @@ def test_hostile_names_and_metadata_do_no_harm(plate: Path) -> None:
     names = ["=cmd|' C calc'!A0.csv", "<script>alert(1)<.csv", "\x1b[31mred.csv", "${HOME}.csv"]
     for name in names[:3]:
         shutil.copy(plate / "plate" / "cells-A01.csv", plate / "plate" / name)
-    told = called("fit.yaml", *[f"plate/{name}" for name in names[:3]], "--out", "run")
-    assert "\x1b" not in told.output
+    result = called("fit.yaml", *[f"plate/{name}" for name in names[:3]], "--out", "run")
+    assert "\x1b" not in result.output
     text = (plate / "run" / "wells.csv").read_text()
     assert "\x1b" not in text
     assert all(row[0] != "=" for row in text.splitlines())
@@ -315,8 +315,8 @@ def test_hostile_names_and_metadata_do_no_harm(plate: Path) -> None:
 
 def test_lines_of_json_tell_of_every_well(plate: Path) -> None:
     (plate / "plate" / "cells-A02.csv").write_text("")
-    told = called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run", "--json")
-    lines = [json.loads(line) for line in told.stdout.splitlines()]
+    result = called("fit.yaml", "plate", "--only", "A01,A02,A03", "--out", "run", "--json")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
     events = [line["event"] for line in lines if line["event"] not in ("progress", "warning")]
     assert events == ["begin", "failed", "done", "done", "end"]
     done = {line["name"]: line["result"] for line in lines if line["event"] == "done"}
@@ -335,8 +335,8 @@ def test_lines_of_json_tell_of_every_well(plate: Path) -> None:
 
 def test_a_population_and_groups_stand_in_the_table(plate: Path) -> None:
     words = ("--population", "kinetics", "--groups", "2", "--out", "run")
-    told = called("fit.yaml", "plate", *words)
-    assert "population of 12 wells" in told.stdout
+    result = called("fit.yaml", "plate", *words)
+    assert "population of 12 wells" in result.stdout
     table = WellTable.read(plate / "run")
     assert {"a_shrunken", "b_shrunken", "z_shrunken", "group"} <= set(table.columns)
     assert "g_shrunken" not in table.columns
@@ -360,8 +360,8 @@ def test_chosen_wells_are_looked_at_together_without_a_fit(plate, monkeypatch):
     limit = float(np.sort(table["g"])[3])
     monkeypatch.setattr("channelfit.batch.well_tasks.fit_wells", None)  # nothing may be fitted
     words = ("--together", "run", "--where", f"g > {limit!r}", "--population", "b")
-    told = called(*words, "--out", "some").stdout
-    assert "population of 8 wells" in told
+    result = called(*words, "--out", "some").stdout
+    assert "population of 8 wells" in result
     some, rows = WellTable.read(plate / "some"), table["g"] > limit
     assert list(some["well"]) == list(table["well"][rows])
     assert (some["g"] == table["g"][rows]).all()
@@ -377,18 +377,18 @@ def test_chosen_wells_are_looked_at_together_without_a_fit(plate, monkeypatch):
 
 def test_too_few_wells_for_a_population_lose_no_fit(plate: Path) -> None:
     words = ("--only", "A01", "--groups", "3", "--out", "run")
-    told = called("fit.yaml", "plate", *words)
-    assert "the wells' own results stand" in told.stderr
+    result = called("fit.yaml", "plate", *words)
+    assert "the wells' own results stand" in result.stderr
     assert rows_of("run")["A01"]["quality"] == "ok"
     assert "3 groups need as many wells" in (plate / "run" / "plate.html").read_text().lower()
 
 
 def test_what_a_template_says_of_a_search_is_not_passed_over(plate: Path) -> None:
     words = ("--set", "fit.stop.seconds=1", "--set", "fit.seed=7", "--only", "A01")
-    told = called("fit.yaml", "plate", *words, "--out", "run")
-    assert "fit.stop: is not used" in told.stderr
+    result = called("fit.yaml", "plate", *words, "--out", "run")
+    assert "fit.stop: is not used" in result.stderr
     assert (plate / "run" / "plate.html").read_text().count("fit.stop: is not used") == 1
-    assert "seed 7" in told.stderr
+    assert "seed 7" in result.stderr
 
 
 def test_single_wells_are_fitted_again_into_a_new_table(plate: Path) -> None:
@@ -400,8 +400,8 @@ def test_single_wells_are_fitted_again_into_a_new_table(plate: Path) -> None:
     most = 0.99 * max(row["g"] for row in truth().values())
     (other,) = (well for well, row in truth().items() if row["g"] > most)
     where = f"quality == 'failed' or g > {most} nS"
-    told = called("--rerun", "first", "--where", where, "--starts", "4", "--out", "second")
-    assert "2 wells" in told.stderr
+    result = called("--rerun", "first", "--where", where, "--starts", "4", "--out", "second")
+    assert "2 wells" in result.stderr
     assert {p.name: p.read_bytes() for p in (plate / "first").iterdir()} == before
     first, second = rows_of("first"), rows_of("second")
     assert list(second) == WELLS
@@ -463,11 +463,11 @@ def cut_after(pieces: int, plate: Path, monkeypatch: pytest.MonkeyPatch) -> None
 def test_what_has_changed_is_refused_with_the_difference(plate, monkeypatch):
     cut_after(2, plate, monkeypatch)
 
-    def refused(told: str) -> None:
-        assert told in called("--resume", "run", code=2).stderr
+    def refused(message: str) -> None:
+        assert message in called("--resume", "run", code=2).stderr
         assert (plate / "run" / "pieces.bin").exists()
 
-    for name, was, now, told in (
+    for name, was, now, message in (
         ("plate/cells-A03.csv", "sweep", "Sweep", "well A03 was"),
         ("kv.yaml", "- 0.1\n    - 100", "- 0.2\n    - 100", "g.range[1] was 0.1 and is 0.2"),
         ("steps.yaml", "-40 mV, to: 40", "-41 mV, to: 39", "command of experiment 1 was"),
@@ -475,19 +475,19 @@ def test_what_has_changed_is_refused_with_the_difference(plate, monkeypatch):
         text = (plate / name).read_text()
         assert was in text
         (plate / name).write_text(text.replace(was, now))
-        refused(told)
+        refused(message)
         (plate / name).write_text(text)
     (plate / "plate" / "cells-B06.csv").rename(plate / "gone.csv")
     refused("well B06 was")
     (plate / "gone.csv").rename(plate / "plate" / "cells-B06.csv")
     now = {**identity.software(False), "version of numpy": "0.1"}
-    for name, changed, told in (
+    for name, changed, message in (
         ("software", lambda on_gpu: now, "version of numpy was"),
         ("processor", lambda: "abacus", "processor was"),
     ):
         with monkeypatch.context() as patched:
             patched.setattr(identity, name, changed)
-            refused(told)
+            refused(message)
     called("--resume", "run")
 
 

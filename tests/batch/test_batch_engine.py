@@ -1,4 +1,4 @@
-"""Many wells fitted together: costs, fits and errors as of each alone, whoever is beside it."""
+"""Many wells fitted together: costs, fits and errors are those of each well alone."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_the_lowest_points_do_not_depend_on_company_blocks_or_threads(leaky, mon
     assert np.isfinite(few.cost).sum(axis=0).tolist() == [2] * 5
 
 
-def test_across_is_what_whole_traces_say(leaky):
+def test_cross_products_are_those_of_whole_traces(leaky):
     problems, truth = wells_of(leaky, 9)
     ((_, scorer),) = well_scorers(problems, "cpu")
     names = [p.name for p in leaky.problem.parameters]
@@ -482,10 +482,10 @@ def test_a_well_without_a_current_is_told_in_one_sentence(little):
     assert fits.reason[3].startswith("no current: ")
     assert "; the misfit is large" in fits.reason[3]
     fits = fits.take(np.arange(3))
-    told = "no current: the fit explains the recording no better than zero does"
-    assert fits.reason[1] == told
+    message = "no current: the fit explains the recording no better than zero does"
+    assert fits.reason[1] == message
     assert fits.quality[1] == "check"
-    assert told not in (fits.reason[0], fits.reason[2])
+    assert message not in (fits.reason[0], fits.reason[2])
     assert usable(fits).tolist() == [True, False, True]  # it is none of a population of channels
     words = "1 of 3 wells are left out: 1 shows no current (B)"
     assert left_out(fits, ["A", "B", "C"]) == words

@@ -83,7 +83,7 @@ def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("condition", "told"),
+    ("condition", "message"),
     [
         ("qualty == 'ok'", 'no column "qualty"; did you mean quality? There are: well, g, seal'),
         ("quality = 'ok'", "write == to compare"),
@@ -100,10 +100,10 @@ def test_conditions_choose_rows(condition: str, wanted: list[str]) -> None:
         ("g > 1" + "9" * 400, "is no number that can be compared"),
     ],
 )
-def test_what_is_no_condition_is_refused_in_words(condition: str, told: str) -> None:
+def test_what_is_no_condition_is_refused_in_words(condition: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         chosen(condition, some_table())
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert str(caught.value).startswith("--where")
 
 
@@ -150,16 +150,16 @@ def test_no_cell_of_the_csv_is_a_formula_or_steers_a_terminal(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "is empty"),
         ("a,a\n1,2\n", "same name"),
     ],
 )
-def test_a_damaged_table_is_refused(text: str, told: str, tmp_path: Path) -> None:
+def test_a_damaged_table_is_refused(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "wells.csv").write_text(text)
     (tmp_path / "wells-columns.json").write_text('{"x": {"kind": "number"}}')
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         WellTable.read(tmp_path)
 
 
@@ -178,8 +178,8 @@ def test_a_folder_a_pattern_and_files_give_the_same_wells(tmp_path: Path) -> Non
     touch(tmp_path, "p/notes.yaml", "p/steps.eph", "p/.hidden.csv", "p/q.json")
     wanted = ["cell_7", "A02", "A10", "P24", "x-b1"]
     files = sorted((tmp_path / "p").glob("[!.]*.csv"))
-    for given_ in ([tmp_path / "p"], [tmp_path / "p" / "[cx]*.csv"], files):
-        found = find_recordings(given_, ONE)
+    for paths in ([tmp_path / "p"], [tmp_path / "p" / "[cx]*.csv"], files):
+        found = find_recordings(paths, ONE)
         assert sorted(wells(found)) == sorted(wanted)
     found = find_recordings([tmp_path / "p"], ONE)
     assert wells(found) == wanted
@@ -198,7 +198,7 @@ def test_names_that_steer_a_terminal_are_shown_by_their_codes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("given_", "told"),
+    ("paths", "message"),
     [
         ([], "no recordings are named"),
         (["nothing.csv"], "no such file"),
@@ -208,13 +208,13 @@ def test_names_that_steer_a_terminal_are_shown_by_their_codes(tmp_path: Path) ->
         (["p-A13-after.csv.gz", "one.csv"], "a table of recordings stands alone"),
     ],
 )
-def test_what_names_no_recording_is_refused(given_: list[str], told: str, tmp_path: Path) -> None:
+def test_what_names_no_recording_is_refused(paths: list[str], message: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     touch(tmp_path, "p-A13-before.csv.gz", "p-A13-after.csv.gz")
     (tmp_path / "list.csv").write_text("file,x\na.csv,1\n,2\n")
     (tmp_path / "one.csv").write_text("file\na.csv\n")
-    with pytest.raises(InputError, match=told):
-        find_recordings([tmp_path / name for name in given_], ONE)
+    with pytest.raises(InputError, match=message):
+        find_recordings([tmp_path / name for name in paths], ONE)
 
 
 def workbook(path: Path, rows: list[list[Any]], sheet: str = "") -> None:
@@ -286,7 +286,7 @@ def test_a_table_names_recordings_and_what_is_known_of_them(name: str, tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ([["file", "quality"], ["a.csv", "x"]], "quality of the results is called so"),
         ([["file", "weight"], ["a.csv", "-1"]], "line 2: a weight of 0 or more"),
@@ -295,9 +295,9 @@ def test_a_table_names_recordings_and_what_is_known_of_them(name: str, tmp_path:
         ([["file", "x"], ["a.csv", "1", "2"]], "3 cells, where the header has 2"),
     ],
 )
-def test_a_table_that_cannot_be_used_is_refused(rows, told, tmp_path):
+def test_a_table_that_cannot_be_used_is_refused(rows, message, tmp_path):
     write_list(tmp_path / "list.csv", rows)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         find_recordings([tmp_path / "list.csv"], ONE)
 
 

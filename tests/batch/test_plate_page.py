@@ -1,4 +1,4 @@
-"""The page of a batch: every well is found and told, what is chosen is linked, texts do no harm."""
+"""The page of a batch: every well is found and described, choices are linked, texts do no harm."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def html(wells, tmp_path_factory) -> Path:
     return file
 
 
-def until(tab, condition: str, told=None) -> None:
+def until(tab, condition: str, argument=None) -> None:
     """Waits for a condition of JavaScript; the page's policy lets playwright wait for none."""
     for _ in range(600):
-        if tab.evaluate(condition, told):
+        if tab.evaluate(condition, argument):
             return
         tab.wait_for_timeout(50)
     raise AssertionError(condition)
@@ -61,8 +61,8 @@ def saved(tmp_path: Path, table, traces, facts) -> Path:
     return file
 
 
-def told(text: str) -> dict:
-    """What the page's script finds in the page."""
+def page_data(text: str) -> dict:
+    """Return the data in a page, as its script reads them."""
     return json.loads(re.search(r'id="page-data">(.*?)</script>', text, re.DOTALL)[1])["plate"]
 
 
@@ -350,14 +350,14 @@ def test_ten_thousand_wells_still_work(page, tmp_path):
     file = saved(tmp_path, table, traces, facts)
     text = file.read_text(encoding="utf-8")
     assert file.stat().st_size < 15e6
-    kept = told(text)["traces"]
+    kept = page_data(text)["traces"]
     wells = numbers(kept["wells"], "<u4")
     points = len(numbers(kept["time"], "<f4"))
     assert len(wells) * points <= MOST_SAMPLES
     assert kept["without"] == 10_000 - len(wells) > 0
     assert f"The traces of the {kept['without']:,} wells that come last" in text
     assert f"Of {300:,} points of each well, extremes of short stretches" in text
-    first = numbers(told(text)["order"], "<u4")[: len(wells)]
+    first = numbers(page_data(text)["order"], "<u4")[: len(wells)]
     assert np.array_equal(wells, first)
     tab = page.drawn(file)
     assert tab.locator(".cell[data-well]").count() == 10_000
@@ -558,7 +558,7 @@ def test_the_figures_of_a_batch_are_made_from_its_folder(tmp_path, monkeypatch):
     made = sorted(f"{name}.{kind}" for name in names for kind in ("svg", "png"))
     assert sorted(file.name for file in (run / "figures").iterdir()) == made
     assert sorted(file.name for file in run.iterdir()) == sorted([*before, "figures"])
-    for words, told in (
+    for words, message in (
         ([str(run)], "--figures makes figures"),
         ([str(run), "--figures", "gif"], "unknown kind"),
         ([str(run), "--figures", "pdf", "--out", "x.html"], "leave this out"),
@@ -566,4 +566,4 @@ def test_the_figures_of_a_batch_are_made_from_its_folder(tmp_path, monkeypatch):
     ):
         refused = CliRunner().invoke(main, ["report", *words])
         assert refused.exit_code == 2
-        assert told in " ".join(refused.output.split()), refused.output
+        assert message in " ".join(refused.output.split()), refused.output

@@ -266,8 +266,8 @@ def test_wells_without_a_fit_or_a_current_are_left_out_and_counted() -> None:
     assert got.mean == pytest.approx(want.mean)
     assert got.used.sum() == 197
     assert np.isnan(got.cells[:3]).all()
-    told = "3 of 200 wells are left out: 2 have no fit (A00, A02), 1 shows no current (A01)"
-    assert got.notes[0] == told
+    message = "3 of 200 wells are left out: 2 have no fit (A00, A02), 1 shows no current (A01)"
+    assert got.notes[0] == message
     assert got.summary()["left_out"] == ["A00", "A01", "A02"]
     fits, _ = plate(12)
     fits.information[2:4] = np.nan
