@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 
 
 def _show_function(problem: FunctionProblem, source: str | None, dtype: str, file: Path) -> None:
+    """Print a description of a function to fit, or its generated code.
+
+    Arguments:
+        source: cpu or cuda, the code to print; None for a description.
+        file: the function's file, for messages.
+    """
     if source == "nmodl":
         raise InputError("a function is no mechanism for NEURON; --source cpu or cuda", file)
     if source is None:
@@ -43,6 +49,7 @@ def _show_function(problem: FunctionProblem, source: str | None, dtype: str, fil
 def show(options: ShowOptions) -> None:
     """Print a description of a model, or the code that is generated for it."""
     model, source, dtype = options.model, options.source, options.dtype
+    # the name of a folder is refused before anything is printed
     out = None if options.out is None else picture_file(options.out)
     function = kinds.function_of(model, options.overrides)
     if function is not None:
@@ -60,7 +67,7 @@ def show(options: ShowOptions) -> None:
         protocols = protocols_of(document, model)
         _describe_junctions(protocols)
         _describe_extremes(channel, protocols)
-    if out is not None:
+    if out is not None:  # where generated code goes to standard output, nothing else may
         save_picture(scheme_figure(scheme_of(channel)), out, err=source is not None)
 
 
@@ -76,7 +83,12 @@ def _describe_junctions(protocols: Sequence[Protocol]) -> None:
 
 
 def _describe_extremes(channel: ChannelModel, protocols: Sequence[Protocol]) -> None:
-    """Print strange rates at the voltages of the fit's protocols, or at ordinary ones."""
+    """Print notes on rates that are too large or too small to be plausible.
+
+    They are looked for at the voltages of the protocols, or from -120 to 60 mV without any.
+    A model with a parameter that has no value has no rates yet.
+    """
     if all(p.value is not None for p in channel.parameters):
-        for extreme in extremes(channel, channel.values(), voltages_of(list(protocols))):
+        voltages_mV = voltages_of(list(protocols))
+        for extreme in extremes(channel, channel.values(), voltages_mV):
             click.echo(printable(f"note: {extreme}"), err=True)

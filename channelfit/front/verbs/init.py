@@ -28,8 +28,8 @@ class InitOptions(RecordingOptions):
     clamp: bool | None = option(
         "--clamp/--no-clamp",
         default=None,
-        help="Fit with the series resistance that the file says, or take the clamp for ideal. "
-        "[default: with it where it loses more than 5 mV]",
+        help="Fit with the series resistance that the recording states, or assume an ideal clamp. "
+        "[default: with it where the voltage error is more than 5 mV]",
     )
     subtract: Path | None = file_path(
         "--subtract",
@@ -41,13 +41,13 @@ class InitOptions(RecordingOptions):
 @click.command(short_help="Write a starter fit for recordings.")
 @declared(InitOptions)
 def init(**given: Any) -> None:
-    """Write a commented starter fit for RECORDINGS, which can be run at once.
+    """Write a commented starter fit for RECORDINGS, ready for `channelfit optimize`.
 
     Protocol, signals, units, masks of capacitive transients, baseline and ranges are filled in from
-    what `channelfit inspect` finds. Without --model a model with one or two gates is chosen by
-    whether the current is inward and inactivates, and the file says why. Where the recording's file
-    says series resistance and capacitance, a `clamp` section takes them into account if more than
-    5 mV are lost, and is written as comments if not. No file is replaced.
+    what `channelfit inspect` finds. Without --model, a model with one or two gates is chosen by
+    whether the current is inward and whether it inactivates; the file says why. Where a recording
+    states its series resistance and capacitance, a `clamp` section accounts for them if the voltage
+    error is more than 5 mV; otherwise the section is written as comments. No file is replaced.
 
     \b
     Writes
@@ -61,6 +61,6 @@ def init(**given: Any) -> None:
       channelfit init cell_3.abf cell_3_tails.abf --model herg_beattie --out cell_3.yaml
       channelfit init before.csv --subtract after.csv --command staircase.eph
     """
-    from channelfit.front.commands import init as work
+    from channelfit.front.commands import init as command
 
-    work.init(InitOptions(**given))
+    command.init(InitOptions(**given))

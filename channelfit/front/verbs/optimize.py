@@ -46,8 +46,8 @@ class OptimizeOptions:
     )
     seeds: int | None = integer(
         "--seeds",
-        "So many whole searches, with the seeds from that one on; the best is kept, with "
-        "the number that came to it. [default: the file's, or 1]",
+        "Number of independent searches, with seeds counted up from --seed. The best result is "
+        "kept, and how many searches reached it. [default: the file's, or 1]",
         key="fit.seeds",
     )
     backend: str = backend_option()
@@ -58,18 +58,18 @@ class OptimizeOptions:
     cluster: str | None = cluster_option()
     chunk: int | None = integer(
         "--chunk",
-        "Candidates in one launch on a GPU, where it must be fewer than the population.",
+        "Candidates in one launch on a GPU whose memory does not hold the whole population.",
         python=None,
     )
     population: int | None = integer(
         "--population",
-        "Candidates a generation. [default: the file's]",
+        "Candidates in each generation. [default: the file's]",
         key="fit.optimizer.population",
         python="optimizer",
     )
     generations: int | None = integer(
         "--generations",
-        "Stop after so many generations. [default: the file's]",
+        "Stop after this number of generations. [default: the file's]",
         key="fit.optimizer.generations",
         python="stop",
     )
@@ -77,8 +77,8 @@ class OptimizeOptions:
         "--optimizer",
         metavar="NAME",
         help="Search method: hybrid, genetic, swarm, ring, groups, differential, cma, or "
-        "asynchronous_ring for functions on a GPU. If it is not the method in the file, the "
-        "settings in the file are not used. [default: the file's]",
+        "asynchronous_ring for functions on a GPU. If the file names another method, the settings "
+        "in the file are ignored. [default: the file's]",
         key="fit.optimizer.name",
     )
     overrides: tuple[str, ...] = set_option()
@@ -94,14 +94,14 @@ def optimize(context: click.Context, /, **given: Any) -> None:
 
     MODEL is a model file with a `fit` section, or a fit file that names its model. Progress is
     shown on standard error; Ctrl-C ends the search and keeps the best so far (exit code 130).
-    A run that was interrupted, killed or lost its computer goes on with --resume.
+    --resume continues a run that was interrupted or killed, or whose computer failed.
 
     \b
     The results' folder
-      report.html   one page that tells all of it, with figures to zoom, to send to others
+      report.html   the whole result on one page, with figures to zoom, to send to others
       fit.yaml      the model with the fitted values; can be simulated, and fitted again
       traces.png    data, fit, residual and command voltage
-      traces.csv    the same as a table (traces_1.csv .. of several experiments)
+      traces.csv    the same as a table (several experiments: traces_1.csv, traces_2.csv, ..)
       history.csv   best and median cost of every generation
       summary.json  numbers, parameters, seed, versions, machine, why it stopped
       source.py     the code that was generated for this model (source.cu with a GPU)
@@ -115,15 +115,15 @@ def optimize(context: click.Context, /, **given: Any) -> None:
       channelfit optimize --resume runs/cell7
       channelfit optimize my_cell.yaml --seeds 8 --cluster local
     """
-    if given["resume"] is not None:
+    if given["resume"] is not None:  # the interrupted run's own options are used again
         given = arguments_again(context, given, given["resume"], beside_resume(OptimizeOptions))
     elif given["model"] is None:
         raise click.MissingParameter(ctx=context, param=optimize.params[0])
     from channelfit.results.report.report_writer import started_writer
 
-    with started_writer() as writer:  # its process starts while everything else is imported
-        from channelfit.front.commands import optimize as work
+    with started_writer() as writer:  # its process starts while this one imports the rest
+        from channelfit.front.commands import optimize as command
 
-        interrupted = work.optimize(OptimizeOptions(**given), writer)
+        interrupted = command.optimize(OptimizeOptions(**given), writer)
     if interrupted:
         sys.exit(interrupts.exit_code())

@@ -1,4 +1,4 @@
-"""Neurodata Without Borders: voltage-clamp series, the commands that belong to them, the amplifier.
+"""Files of Neurodata Without Borders: voltage-clamp currents, their commands and the amplifier.
 
 NWB is HDF5 with fixed names, so h5py reads it: PyNWB would first build classes from the
 specifications inside the file, which takes seconds and trusts the file; it writes the files of the
@@ -29,7 +29,8 @@ from channelfit.reading.formats.hdf5 import as_text, member, numbers, opened, un
 from channelfit.reading.units import parse_quantity, shown
 
 _RESPONSE, _STIMULUS = "VoltageClampSeries", "VoltageClampStimulusSeries"
-#: Key of `Contents.clamp`: name in a series, and the factor from the unit that NWB fixes.
+#: By key of `Contents.clamp`: the dataset in a series, and the factor from the unit that NWB
+#: prescribes for it (F, Ohm, percent) to that of the key.
 _CLAMP = {
     "pipette_capacitance_pF": ("capacitance_fast", 1e12),
     "membrane_capacitance_pF": ("whole_cell_capacitance_comp", 1e12),
@@ -38,12 +39,23 @@ _CLAMP = {
     "prediction": ("resistance_comp_prediction", 1e-2),
 }
 _TABLE = "general/intracellular_ephys/intracellular_recordings"
+#: The share of the sampling interval by which a time stamp may differ from even spacing.
 _EVEN = 1e-2
 
 
 @dataclass
 class _Series:
-    """One sweep of a file: its samples in base units, and its attributes."""
+    """One sweep of a file, of a current or of a command.
+
+    Attributes:
+        values: (n_samples,) in base units.
+        unit: as the file writes it.
+        factor: from a stored number to the base unit.
+        start_s: when the sweep began, in the time of the recording.
+        sweep: the sweep's number; None where the file has none.
+        electrode: the name of the electrode that recorded it.
+        clamp: settings of the amplifier, by key of `Contents.clamp`.
+    """
 
     name: str
     values: np.ndarray
@@ -54,7 +66,6 @@ class _Series:
     sweep: int | None
     electrode: str
     clamp: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
 
 
 def read(path: Path) -> Contents:
@@ -75,12 +86,16 @@ def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
 
 
 def _contents(file: Any, path: Path) -> Contents:
+    """Return the contents of an open file: the sweeps of each electrode with their commands.
+
+    Start times, labels and the amplifier are those of the first electrode.
+    """
     responses, others = _all_series(file, "acquisition", _RESPONSE)
     if not responses:
         there = f"; there are: {', '.join(sorted(others)[:6])}" if others else ""
         raise InputError(f"no {_RESPONSE} among its acquisitions{there}", path)
     stimuli, _ = _all_series(file, "stimulus/presentation", _STIMULUS)
-    notes = [note for series in responses for note in series.notes]
+    notes: list[str] = []
     responses, left_out = _of_one_rate(responses)
     if left_out:
         notes.append(f"Left out, since sampled at another rate: {', '.join(left_out)}.")
@@ -89,26 +104,26 @@ def _contents(file: Any, path: Path) -> Contents:
     for series in responses:
         by_electrode.setdefault(series.electrode, []).append(series)
     n_sweeps = max(map(len, by_electrode.values()))
-    n = max(len(series.values) for series in responses)
+    n_samples = max(len(series.values) for series in responses)
     commands = _commands(file, responses, stimuli, notes)
     signals = list[Signal]()
     for electrode, sweeps in by_electrode.items():
         suffix = f" {electrode}" if len(by_electrode) > 1 else ""
-        signals.append(_signal(f"current{suffix}", "current", sweeps, n_sweeps, n))
+        signals.append(_signal(f"current{suffix}", "current", sweeps, n_sweeps, n_samples))
         matched = [commands.get(series.name) for series in sweeps]
         if any(matched):
-            signals.append(_signal(f"command{suffix}", "voltage", matched, n_sweeps, n))
+            signals.append(_signal(f"command{suffix}", "voltage", matched, n_sweeps, n_samples))
         if len(sweeps) < n_sweeps:
             notes.append(f"{electrode} has {len(sweeps)} of {n_sweeps} sweeps.")
     first = next(iter(by_electrode.values()))
-    clamp = {key: _over_sweeps([s.clamp.get(key, math.nan) for s in first]) for key in _CLAMP}
-    clamp |= _electrode(file, first[0].electrode, notes)
+    clamp = {key: _one_or_all([s.clamp.get(key, math.nan) for s in first]) for key in _CLAMP}
+    clamp |= _seal_and_filter(file, first[0].electrode, notes)
     return Contents(
         path,
         "NWB",
-        1e3 / responses[0].rate_Hz,
-        tuple(signals),
-        np.array([s.start_s for s in first]) * 1e3 if len(first) == n_sweeps else None,
+        sampling_ms=1e3 / responses[0].rate_Hz,
+        signals=tuple(signals),
+        start_ms=np.array([s.start_s for s in first]) * 1e3 if len(first) == n_sweeps else None,
         clamp={key: value for key, value in clamp.items() if np.all(np.isfinite(value))},
         labels=tuple(s.name for s in first) if len(first) == n_sweeps else (),
         notes=tuple(dict.fromkeys(notes)),
@@ -135,34 +150,38 @@ def _all_series(file: Any, group: str, neurodata_type: str) -> tuple[list[_Serie
 
 
 def _series(group: Any, name: str, stored: np.ndarray, attributes: Any) -> _Series:
+    """Return one sweep of a file in base units.
+
+    Arguments:
+        stored: (n_samples,) the numbers in the file.
+        attributes: of the dataset that holds them: unit, conversion and offset.
+    """
     unit = as_text(attributes.get("unit", ""))
     _, factor = kind_and_factor(unit)
     conversion = _number(attributes.get("conversion", 1.0), 1.0)
     offset = _number(attributes.get("offset", 0.0), 0.0)
-    rate, start, notes = _clock(group, len(stored), name)
+    rate, start = _clock(group, len(stored), name)
     sweep = group.attrs.get("sweep_number")
     clamp = {}
     for key, (dataset, scale) in _CLAMP.items():
         value = _scalar(group, dataset) * scale
-        if math.isfinite(value) and value > 0:
+        if math.isfinite(value) and value > 0:  # 0: not compensated, or not known
             clamp[key] = value
     values = (stored * conversion + offset) * factor
     number = int(sweep) if isinstance(sweep, (int, np.integer)) else None
-    # a link leads there, whose own name is "electrode"
-    place = str(getattr(group.get("electrode", getlink=True), "path", "")).rsplit("/", 1)[-1]
-    return _Series(
-        name, values, unit, conversion * factor, rate, start, number, place, clamp, notes
-    )
+    # "electrode" is a link; the name of the electrode ends the path of its target
+    electrode = str(getattr(group.get("electrode", getlink=True), "path", "")).rsplit("/", 1)[-1]
+    return _Series(name, values, unit, conversion * factor, rate, start, number, electrode, clamp)
 
 
-def _clock(group: Any, n: int, name: str) -> tuple[float, float, list[str]]:
+def _clock(group: Any, n: int, name: str) -> tuple[float, float]:
     """Return the rate, Hz, and the start, s, of a series, from its timestamps if need be."""
     start = member(group, "starting_time")
     if start is not None:
         rate = _number(start.attrs.get("rate"), math.nan)
         if not 0 < rate < math.inf:
             raise InputError(f"a rate of {rate:g} Hz", None, name)
-        return rate, _number(start[()], 0.0), []
+        return rate, _number(start[()], 0.0)
     stamps = member(group, "timestamps")
     if stamps is None or unusable(stamps) or stamps.shape != (n,) or n < 2:
         raise InputError("has neither a rate nor a time for each sample", None, name)
@@ -171,7 +190,8 @@ def _clock(group: Any, n: int, name: str) -> tuple[float, float, list[str]]:
     even = times[0] + step * np.arange(n)
     if not step > 0 or not np.all(np.abs(times - even) <= _EVEN * step):
         raise InputError("its timestamps are not evenly spaced", None, name)
-    return 1 / float(f"{step:.9g}"), float(times[0]), []
+    step = float(f"{step:.9g}")  # without the rounding of the time stamps
+    return 1 / step, float(times[0])
 
 
 def _of_one_rate(series: list[_Series]) -> tuple[list[_Series], list[str]]:
@@ -187,7 +207,9 @@ def _commands(
     """Return the command of each response by name: by table, by sweep number, or in order."""
     by_name = {s.name: s for s in stimuli}
     pairs = _table_pairs(file)
-    found = {a: by_name[b] for a, b in pairs.items() if b in by_name}
+    found = {
+        response: by_name[stimulus] for response, stimulus in pairs.items() if stimulus in by_name
+    }
     if not found:
         by_sweep = {(s.electrode, s.sweep): s for s in stimuli if s.sweep is not None}
         keys = {s.name: (s.electrode, s.sweep) for s in responses}
@@ -219,12 +241,12 @@ def _table_pairs(file: Any) -> dict[str, str]:
 
 
 def _signal(
-    name: str, kind: str, sweeps: Sequence[_Series | None], n_sweeps: int, n: int
+    name: str, kind: str, sweeps: Sequence[_Series | None], n_sweeps: int, n_samples: int
 ) -> Signal:
     """Return sweeps as one signal; NaN where one has no samples."""
     known = next(s for s in sweeps if s is not None)
-    rows = [np.full(n, np.nan) if s is None else s.values[:n] for s in sweeps]
-    values = np.full((n_sweeps, n), np.nan)
+    rows = [np.full(n_samples, np.nan) if s is None else s.values[:n_samples] for s in sweeps]
+    values = np.full((n_sweeps, n_samples), np.nan)
     filled = stacked(rows)
     values[: len(rows), : filled.shape[1]] = filled
     found, _ = kind_and_factor(known.unit)
@@ -237,7 +259,7 @@ def _signal(
 _FREQUENCY = re.compile(r"(\d+\.?\d*)\s*(k?Hz)\b", re.IGNORECASE)
 
 
-def _electrode(file: Any, name: str, notes: list[str]) -> dict[str, float]:
+def _seal_and_filter(file: Any, name: str, notes: list[str]) -> dict[str, float]:
     """Return the seal, MOhm, and the cutoff of the filter, kHz, that the electrode's texts say."""
     group = _at(file, f"general/intracellular_ephys/{name}")
     found = {}
@@ -264,7 +286,8 @@ def _words(group: Any, name: str) -> str:
     return as_text(found[()]) if found is not None and found.shape == () else ""
 
 
-def _over_sweeps(values: list[float]) -> np.ndarray | float:
+def _one_or_all(values: list[float]) -> np.ndarray | float:
+    """Return the value that all sweeps have, or the values (n_sweeps,) where they differ."""
     return values[0] if len(set(values)) == 1 else np.array(values)
 
 
@@ -277,6 +300,7 @@ def _at(file: Any, path: str) -> Any:
 
 
 def _number(value: Any, default: float) -> float:
+    """Return a number from a file; the default for anything else."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -284,6 +308,7 @@ def _number(value: Any, default: float) -> float:
 
 
 def _scalar(group: Any, name: str) -> float:
+    """Return the single number of a dataset; NaN where there is none."""
     dataset = member(group, name)
     return (
         _number(dataset[()], math.nan) if dataset is not None and dataset.shape == () else math.nan
