@@ -61,11 +61,11 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
     rows = root.items("segments")
     if not rows:
         raise root.error("at least one segment is needed", "segments")
-    pieces = [
+    read_rows = [
         _SegmentRow(Section(row, root.file, root.path(f"segments[{i}]")), holding_mV)
         for i, row in enumerate(rows, 1)
     ]
-    counts = {piece.count for piece in pieces if piece.count > 1}
+    counts = {row.count for row in read_rows if row.count > 1}
     if len(counts) > 1:
         raise root.error(
             f"families of {', '.join(map(str, sorted(counts)))} values; families in one protocol "
@@ -79,7 +79,7 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
             f"sweeps {_MAX_SEGMENTS // n_sweeps:,} segments are accepted",
             "segments",
         )
-    sweeps = [_sweep(pieces, sweep) for sweep in range(n_sweeps)]
+    sweeps = [_sweep(read_rows, sweep) for sweep in range(n_sweeps)]
     for k, sweep in enumerate(sweeps):
         if not sweep:
             raise root.error(f"sweep {k + 1} has no duration", "segments")
@@ -131,12 +131,12 @@ def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wa
     return waves, [] if "for" in row else [float(waves[0].times_ms[-1])]
 
 
-def _sweep(pieces: Sequence[_SegmentRow], sweep: int) -> Sweep:
+def _sweep(rows: Sequence[_SegmentRow], sweep: int) -> Sweep:
     """Return one sweep: the rows one after the other, those of no duration left out."""
     start, segments = 0.0, list[Segment]()
-    for wave, duration in (piece.at(sweep) for piece in pieces):
+    for wave, duration in (row.at(sweep) for row in rows):
         end = round(start + duration, _DIGITS)
-        if isinstance(wave, Sines) and math.isnan(wave.origin_ms):
+        if isinstance(wave, Sines) and math.isnan(wave.origin_ms):  # the row gives no origin
             wave = replace(wave, origin_ms=start)
         if end > start:
             segments.append(Segment(start, end, wave))
@@ -145,12 +145,15 @@ def _sweep(pieces: Sequence[_SegmentRow], sweep: int) -> Sweep:
 
 
 def _family(row: Section, key: str) -> list[float]:
-    """Return the values of a row: one, the list under `values`, or those from / to / by."""
+    """Return the values under a key of a row; see `_members`."""
     return _members(row, row.take(key, ...), key)
 
 
 def _members(row: Section, raw: object, key: str) -> list[float]:
-    """Return the values that one entry of a row gives: a single one, or those of a family."""
+    """Return the values of an entry: a single one, or a family of one for each sweep.
+
+    A family is a list under `values`, or evenly spaced values by `from`, `to` and `by`.
+    """
     if not isinstance(raw, Mapping):
         return [row.measured(key, raw)]
     inner = Section(raw, row.file, row.path(key))
@@ -173,7 +176,7 @@ def _members(row: Section, raw: object, key: str) -> list[float]:
 
 def _stepped(start: float, stop: float, by: float) -> list[float]:
     """Return the values from start to stop, both included where `by` leads there."""
-    count = int((stop - start) / by + 1e-9) + 1
+    count = int((stop - start) / by + 1e-9) + 1  # 0.1 + 0.2 is not quite 0.3
     return [round(start + i * by, _DIGITS) for i in range(count)]
 
 
@@ -195,6 +198,7 @@ def _ramps(row: Section) -> list[Wave]:
 
 
 def _sines(row: Section) -> Sines:
+    """Return the sum of sines of a row; its origin is NaN where the row gives none."""
     inner = row.section("sines")
     inner.expect(KEYS["sines"])
     offset = inner.quantity("offset")
@@ -313,9 +317,16 @@ def unusable_command(times_ms: np.ndarray, v_mV: np.ndarray, table: Columns) -> 
 def check_sweeps(
     root: Section, sweeps: Sequence[Sweep], sampling_ms: float, *held_mV: float
 ) -> None:
-    """Raise InputError for sizes and voltages that are a slip of a unit, with the key."""
+    """Refuse lengths and voltages that are so large that a unit must be wrong.
+
+    Arguments:
+        held_mV: further voltages that are checked, such as the holding voltage.
+
+    Raises:
+        InputError: such a value, with its key.
+    """
     longest = max(sweep[-1].end_ms for sweep in sweeps) / sampling_ms
-    if not longest * len(sweeps) <= _MAX_SAMPLES:
+    if not longest * len(sweeps) <= _MAX_SAMPLES:  # as well for NaN
         raise root.error(
             f"{longest:.3g} samples x {len(sweeps)} sweeps exceed {_MAX_SAMPLES:,}; "
             "is the sampling in ms?",
@@ -376,6 +387,7 @@ def segment_rows(
     for place, row in enumerate(rows):
         durations = [_duration(start, s) for start, s in zip(starts, row, strict=True)]
         starts = [start if s is None else s.end_ms for start, s in zip(starts, row, strict=True)]
+        # without any family, a list in the first row says how many sweeps there are
         force = place == 0 and not families and len(sweeps) > 1
         time = _written_family(durations, "ms", force)
         written.append(_written_row(row, time, holding_mV, tabled))
@@ -408,7 +420,7 @@ def _stages(sweep: Sweep) -> Iterator[tuple[list[Segment], Segment | None]]:
 
 
 def _varies(row: Sequence[Segment | None]) -> bool:
-    """Return whether a row becomes a family by itself."""
+    """Return whether the sweeps differ in a row, which is then written as a family."""
     first = row[0]
     if first is None or None in row:
         return True
@@ -431,6 +443,12 @@ def _duration(start: float, segment: Segment | None) -> float:
 def _written_row(
     row: Sequence[Segment | None], time: Any, holding_mV: float, tabled: Tabled
 ) -> dict[str, Any]:
+    """Return the entries that describe one segment of all sweeps.
+
+    Arguments:
+        row: the segment of each sweep; None where a sweep lacks it.
+        time: what stands under `for`.
+    """
     segments = [segment for segment in row if segment is not None]
     waves = [segment.wave for segment in segments]
     first = waves[0]
@@ -449,13 +467,16 @@ def _written_row(
     if isinstance(first, Sines):
         alike = [isinstance(w, Sines) and replace(w, origin_ms=first.origin_ms) for w in waves]
         origins = {wave.origin_ms for wave in waves if isinstance(wave, Sines)}
-        own = all(isinstance(s.wave, Sines) and s.wave.origin_ms == s.start_ms for s in segments)
-        if all(wave == first for wave in alike) and (own or len(origins) == 1):
-            return {"sines": _written_sines(first, own), "for": time}
+        own_origin = all(
+            isinstance(s.wave, Sines) and s.wave.origin_ms == s.start_ms for s in segments
+        )
+        if all(wave == first for wave in alike) and (own_origin or len(origins) == 1):
+            return {"sines": _written_sines(first, own_origin), "for": time}
     raise _different("ramps or sines")
 
 
 def _written_step(row: Sequence[Segment | None], time: Any, holding_mV: float) -> dict[str, Any]:
+    """Return the entries of a held segment; a sweep that lacks it takes the first one's voltage."""
     held = [s.wave.v_mV if s and isinstance(s.wave, Constant) else None for s in row]
     known = [v for v in held if v is not None]
     if all(v == holding_mV for v in known):
@@ -495,6 +516,7 @@ def quantity_text(value: float, unit: str) -> str:
 
 
 def _different(quantity: str) -> InputError:
+    """Return the error for sweeps whose differences one protocol file cannot hold."""
     return InputError(
         f"the sweeps have different {quantity}, which one protocol file cannot hold; "
         "write a protocol for each sweep"

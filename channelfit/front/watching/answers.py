@@ -1,4 +1,4 @@
-"""The answers to a page: run folders as plain data whose texts can be shown as they stand."""
+"""The content of the pages of `channelfit watch`: runs as data for JSON, with printable texts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REPORT, PLATE = "report.html", "plate.html"
 _REPORT_BYTES, _TABLE_BYTES = 2**26, 2**28
 #: Generations that a page draws at most.
 _POINTS = 1500
-#: The traces are computed again after so many times the seconds that they have taken.
+#: The pause before traces are computed again, as a multiple of the time that they took.
 _PAUSE = 5.0
 #: States in the order in which a queue shows them.
 _ORDER = (RUNNING, UNKNOWN, KILLED)
@@ -50,11 +50,13 @@ Row = dict[str, Any]
 class Watched:
     """A run folder, or a folder of run folders, that is watched.
 
-    A run has an `id` that an address can name. It stands for a folder that was found here, and
-    says nothing of its path.
+    Addresses name a run by an id, a keyed hash of its folder, so that no address can name a folder
+    that was not found here, or reveal a path.
 
     Attributes:
-        place: the folder. alone: whether it is that of a single run.
+        place: the folder.
+        alone: whether it is the folder of a single run.
+        only: the id of that run; not set for a folder of runs.
 
     Raises:
         InputError: there is no such folder.
@@ -70,7 +72,7 @@ class Watched:
         self._folders: dict[str, Path] = {}
         self._runs = _Remembered(find_run, "state.json", "summary.json", ".running")
         self._histories = _Remembered(partial(history_of, most=_POINTS), "history.csv")
-        self._traces: dict[Path, _Traces] = {}
+        self._traces: dict[Path, _TracesSoFar] = {}
         if self.alone:
             self.only = self._id(self.place)
 
@@ -87,11 +89,13 @@ class Watched:
                     found.append((self._id(folder), self._find(folder)))
             except (InputError, OSError):  # gone in the meantime, or not ours to read
                 continue
+        # two stable sorts: by state, and by time within a state
         found.sort(key=lambda one: one[1].text("started") or one[1].text("updated"), reverse=True)
         found.sort(key=lambda one: _rank(one[1].state))
         return found
 
     def _candidates(self) -> list[Path]:
+        """Return the folders that may be those of runs."""
         if self.alone:
             return [self.place]
         try:
@@ -100,15 +104,17 @@ class Watched:
             raise InputError("this folder is no longer there", self.place) from None
 
     def _id(self, folder: Path) -> str:
+        """Return the id of a run, by which `folder` finds it again."""
         name = str(folder).encode(errors="surrogateescape")
         digest = hashlib.blake2b(name, key=self._key, digest_size=12).digest()
-        own = base64.urlsafe_b64encode(digest).decode()
-        self._folders[own] = folder
-        return own
+        run_id = base64.urlsafe_b64encode(digest).decode()
+        self._folders[run_id] = folder
+        return run_id
 
     def _find(self, folder: Path) -> FoundRun:
+        """Return a run as it is now, read again only where it may have changed."""
         found: FoundRun = self._runs(folder)
-        # whether a process still runs stands in no file
+        # no file tells when a process ends, so a run without an end is looked up each time
         return find_run(folder) if found.state in (RUNNING, KILLED, UNKNOWN) else found
 
     # --- answers ----------------------------------------------------------------------------------
@@ -119,7 +125,7 @@ class Watched:
             found = self.runs()
         except InputError as error:
             return {"place": printable(str(self.place)), "trouble": error.message, "rows": []}
-        rows = [_queue_row(own, run) for own, run in found]
+        rows = [_queue_row(run_id, run) for run_id, run in found]
         names = {run.name for _, run in found}
         rows += [
             _job_row(name, job)
@@ -135,9 +141,9 @@ class Watched:
             "rows": rows,
         }
 
-    def folder(self, own: str) -> Path | None:
-        """Return the folder of a run that was found; None for an id that was not given to any."""
-        return self._folders.get(own)
+    def folder(self, run_id: str) -> Path | None:
+        """Return the folder of a run; None for an id that no run has."""
+        return self._folders.get(run_id)
 
     def run(self, folder: Path) -> Row:
         """Return all that a page shows of one run, but its traces."""
@@ -158,7 +164,7 @@ class Watched:
                 return {"trouble": "A batch shows its wells on a page of its own, once it is done."}
         except InputError as error:  # the folder is gone
             return {"trouble": error.message}
-        one = self._traces.setdefault(folder, _Traces(folder / "fit.yaml"))
+        one = self._traces.setdefault(folder, _TracesSoFar(folder / "fit.yaml"))
         return one.answer()
 
     def figure(self, folder: Path, of: str) -> Any:
@@ -183,11 +189,16 @@ class Watched:
 
 
 class _Remembered:
-    """The answers of a function about folders, each until some files in the folder change."""
+    """A function of a folder that is called again only where files in the folder have changed.
+
+    Arguments:
+        find: the function.
+        names: the files on which its result depends.
+    """
 
     def __init__(self, find: Callable[[Path], Any], *names: str) -> None:
         self._find, self._names = find, names
-        self._known: dict[Path, tuple[Any, Any]] = {}
+        self._known: dict[Path, tuple[Any, Any]] = {}  # signatures and result
 
     def __call__(self, folder: Path) -> Any:
         signature = [_signature(folder / name) for name in self._names]
@@ -197,27 +208,29 @@ class _Remembered:
         return known[1]
 
 
-class _Traces:
-    """The traces of one fit, computed on request, where the fit has changed."""
+class _TracesSoFar:
+    """The traces of one fit, computed on request where the fit file has changed, with pauses."""
 
     def __init__(self, file: Path) -> None:
-        self._file, self._answer = file, Row()
+        self._file = file
+        self._answer: Row = {}
         self._signature: tuple[int, int, int] | None = None
-        self._again = -math.inf
+        self._not_before = -math.inf  # on the clock of time.monotonic
         self._lock = Lock()
 
     def answer(self) -> Row:
+        """Return the `experiments` with their traces, or a `trouble` in words."""
         with self._lock:
             signature, now = _signature(self._file), time.monotonic()
             if signature is None:
                 return {"trouble": "No fit has been saved yet."}
-            if signature != self._signature and now >= self._again:
-                self._signature, self._answer = signature, self._computed()
+            if signature != self._signature and now >= self._not_before:
+                self._signature, self._answer = signature, self._compute()
                 ended = time.monotonic()
-                self._again = ended + _PAUSE * (ended - now)
+                self._not_before = ended + _PAUSE * (ended - now)
             return self._answer
 
-    def _computed(self) -> Row:
+    def _compute(self) -> Row:
         try:
             return {"experiments": traces_so_far(self._file)}
         except InputError as error:
@@ -237,13 +250,15 @@ def _signature(file: Path) -> tuple[int, int, int] | None:
 
 
 def _rank(state: str) -> int:
+    """Return the place of a state in the queue; the states of ended runs share the last."""
     return _ORDER.index(state) if state in _ORDER else len(_ORDER)
 
 
-def _queue_row(own: str, run: FoundRun) -> Row:
+def _queue_row(run_id: str, run: FoundRun) -> Row:
+    """Return a run as a row of the queue; `order` holds the numbers by which columns are sorted."""
     cost, seconds = run.number("best_cost"), run.number("seconds")
     return {
-        "id": own,
+        "id": run_id,
         "page": True,
         "name": run.name,
         "fit": run.text("name"),
@@ -253,8 +268,8 @@ def _queue_row(own: str, run: FoundRun) -> Row:
         "cost": _cost(run, cost),
         "generation": _generation(run),
         "time": "" if seconds is None else duration(seconds),
-        "left": _left(run),
-        "started": _moment(run.text("started")),
+        "left": _time_left(run),
+        "started": _local_time(run.text("started")),
         "order": {
             "cost": cost,
             "generation": run.number("wells_done" if run.of_wells else "generation"),
@@ -277,12 +292,13 @@ def _job_row(name: str, job: Row) -> Row:
         "report": False,
         **dict.fromkeys(("cost", "generation", "left"), ""),
         "time": _text(duration, seconds),
-        "started": _moment(started),
+        "started": _local_time(started),
         "order": {"cost": None, "generation": None, "time": seconds, "started": started},
     }
 
 
 def _run_row(run: FoundRun) -> Row:
+    """Return the facts, the command and the parameters of a run for its page."""
     cost = run.number("best_cost")
     facts = [
         ("Wells", _wells(run)),
@@ -292,14 +308,14 @@ def _run_row(run: FoundRun) -> Row:
         ("Median cost", _cost(run, run.number("median_cost"))),
         ("Generation", "" if run.of_wells else _generation(run)),
         ("Time", _text(duration, run.number("seconds"))),
-        ("Time left", _left(run)),
+        ("Time left", _time_left(run)),
         ("Candidates", _text(lambda n: f"{n:,.0f}", run.number("evaluations"))),
         ("Candidates a second", _text(short_number, run.number("candidates_per_second"))),
         ("Failed", _text(lambda share: f"{100 * share:.3g} %", run.number("failed"))),
-        ("Ends", _rules(run)),
+        ("Ends", _stop_rules(run)),
         ("Optimizer", run.text("optimizer")),
         ("Seed", _text(lambda n: f"{n:.0f}", run.number("seed"))),
-        ("Started", _moment(run.text("started"))),
+        ("Started", _local_time(run.text("started"))),
         ("Last sign", _last_sign(run)),
         ("Version", run.text("version")),
     ]
@@ -313,8 +329,8 @@ def _run_row(run: FoundRun) -> Row:
         "state": run.state,
         "why": "" if run.why == run.state else run.why,
         "stage": run.text("stage") if run.state == RUNNING else "",
-        "done": _done(run),
-        "facts": [fact for fact in facts if fact[1]],
+        "done": _share_done(run),
+        "facts": [(label, text) for label, text in facts if text],
         "command": _command(run),
         "file": run.text("file"),
         "warnings": run.content.get("warnings", []),
@@ -336,12 +352,14 @@ def _cost(run: FoundRun, cost: float | None) -> str:
 
 
 def _rms(run: FoundRun, cost: float | None) -> str:
+    """Return the root of a cost that is a mean square; empty for a cost of another kind."""
     if cost is None or cost < 0 or run.text("cost_unit") != "pA^2":
         return ""
     return f"{short_number(math.sqrt(cost))} pA"
 
 
 def _report_of(run: FoundRun) -> Path:
+    """Return where the page of a finished run is written."""
     return run.folder / (PLATE if run.of_wells else REPORT)
 
 
@@ -364,11 +382,11 @@ def _generation(run: FoundRun) -> str:
     return f"{done:.0f} of {most:.0f}" if most and run.state == RUNNING else f"{done:.0f}"
 
 
-def _left(run: FoundRun) -> str:
+def _time_left(run: FoundRun) -> str:
     return _text(duration, run.number("seconds_left")) if run.state == RUNNING else ""
 
 
-def _done(run: FoundRun) -> float | None:
+def _share_done(run: FoundRun) -> float | None:
     """Return the share of the wells or of the time that is done; None if the end is not known."""
     done, wells = run.number("wells_done"), run.number("wells")
     if run.state == RUNNING and done is not None and wells:
@@ -379,7 +397,7 @@ def _done(run: FoundRun) -> float | None:
     return passed / (passed + left)
 
 
-def _rules(run: FoundRun) -> str:
+def _stop_rules(run: FoundRun) -> str:
     """Return the rules by which the search ends, in words."""
     words = {
         "generations": "after {:.0f} generations",
@@ -392,7 +410,7 @@ def _rules(run: FoundRun) -> str:
     return ", or ".join(words[rule].format(stop[rule]) for rule in words if rule in stop)
 
 
-def _moment(iso: str) -> str:
+def _local_time(iso: str) -> str:
     """Return a date and time on this computer's clock."""
     return f"{datetime.fromisoformat(iso).astimezone():%Y-%m-%d %H:%M:%S}" if iso else ""
 
@@ -401,12 +419,13 @@ def _last_sign(run: FoundRun) -> str:
     """Return the time of the last report of a run; of one that goes on, also how long ago."""
     moment = run.text("updated")
     if not moment or run.state != RUNNING:
-        return _moment(moment)
+        return _local_time(moment)
     ago = (datetime.now().astimezone() - datetime.fromisoformat(moment)).total_seconds()
-    return f"{_moment(moment)}, {duration(math.floor(max(ago, 0)))} ago"
+    return f"{_local_time(moment)}, {duration(math.floor(max(ago, 0)))} ago"
 
 
 def _command(run: FoundRun) -> str:
+    """Return the command that started a run, as it can be typed into a shell."""
     words: Sequence[str] = run.content.get("command", ())
     if not words:
         return ""
@@ -416,9 +435,10 @@ def _command(run: FoundRun) -> str:
 
 
 def _parameter_row(name: str, row: Row, logarithmic: bool) -> Row:
+    """Return a parameter with its range; `within` is its place in the range, 0 to 1, or None."""
     value, lower, upper = (row.get(key, math.nan) for key in ("value", "lower", "upper"))
     within, note = None, row.get("note", "")
-    if lower < upper and value == value:
+    if lower < upper and value == value:  # not NaN
         within = position(value, lower, upper, logarithmic)
         if not note and value in (lower, upper):
             note = f"at {'lower' if value == lower else 'upper'} bound"
