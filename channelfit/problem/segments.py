@@ -486,6 +486,7 @@ def _written_step(row: Sequence[Segment | None], time: Any, holding_mV: float) -
 
 
 def _written_sines(wave: Sines, own_origin: bool) -> dict[str, Any]:
+    """Return the entries of sines; without `origin` where that is the start of the segment."""
     terms = [
         {"amplitude": quantity_text(a, "mV"), "omega": quantity_text(w, "1/ms"), "phase": p}
         for a, w, p in zip(wave.amplitudes_mV, wave.omegas_per_ms, wave.phases, strict=True)
