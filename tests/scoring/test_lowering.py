@@ -70,6 +70,44 @@ def test_operations_are_pythons(a, b, i, j):
     assert [same(x, y) for x, y in zip(ours, theirs, strict=True)] == [True] * len(ours)
 
 
+INLINED = """
+TABLE = (0.5, -1.25, 3.0, 7.5)
+
+
+@inline
+def polynomial(x):
+    p = TABLE[3]
+    for k in range(2, -1, -1):
+        p = p*x + TABLE[k]
+    return p
+
+
+@inline
+def first_above(x):
+    found = 10
+    for k in range(4):
+        if TABLE[k] < x:
+            continue
+        found = k
+        break
+    return found
+
+
+def f(x):
+    total = 0.0
+    for i in range(3):
+        total += polynomial(x + i)
+    return total, first_above(x)
+"""
+
+
+@pytest.mark.parametrize("x", [-2.0, 0.75, 5.0, 9.0, math.nan])
+def test_loops_of_inlined_functions_are_pythons(x):
+    ours = kernel(INLINED, contract=False)(x)
+    theirs = plain(HEAD + INLINED).f(x)
+    assert [same(a, b) for a, b in zip(ours, theirs, strict=True)] == [True, True]
+
+
 def test_numbers_are_those_of_ieee_and_of_their_types():
     divided = kernel("def f(a, b):\n    return a/b\n")
     assert (divided(1.0, 0.0), divided(-1.0, 0.0)) == (math.inf, -math.inf)

@@ -11,11 +11,7 @@ from channelfit.model.channel import GREATEST_GAIN, RATE_CEILING, RATE_FLOOR
 from channelfit.model.terms import V
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE
 from channelfit.scoring.kernels.clamp_current import Current
-from channelfit.scoring.kernels.clamp_rows import (
-    CIRCUIT,
-    ClampRows,
-    circuit_of,
-)
+from channelfit.scoring.kernels.clamp_rows import CIRCUIT, ClampRows, circuit_of
 from channelfit.scoring.kernels.derivatives import Definitions, derivatives
 from channelfit.scoring.kernels.printer import assignments
 from channelfit.scoring.kernels.tangent_tables import STEEPEST

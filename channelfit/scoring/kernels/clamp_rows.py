@@ -54,11 +54,9 @@ class Target(Assignments, Protocol):
 
     def row(self, array: str, row: int) -> str:
         """Return an element of a candidate's rows."""
-        ...
 
     def function(self, name: str, doc: str) -> _Block:
         """Open a function of a, d and s."""
-        ...
 
 
 class _Block(Protocol):

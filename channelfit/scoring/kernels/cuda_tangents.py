@@ -36,9 +36,7 @@ from channelfit.scoring.kernels.cuda_mixed import (
     steppable,
     write_mixed,
 )
-from channelfit.scoring.kernels.cuda_mixed import (
-    tangents as mixed_tangents,
-)
+from channelfit.scoring.kernels.cuda_mixed import tangents as mixed_tangents
 from channelfit.scoring.kernels.cuda_moving import GATE_STEP, write_gates, write_scheme
 from channelfit.scoring.kernels.cuda_pieces import open_numbers, takes_pieces, write_pieces
 from channelfit.scoring.kernels.cuda_propagator import write_propagators

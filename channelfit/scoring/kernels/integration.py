@@ -66,19 +66,8 @@ def moments(whole: float, left: float) -> tuple[float, float, float]:
     From the first up where that loses no digits, from the last (a series) down where it would.
     """
     series = _MOMENT[13]
-    series = _MOMENT[12] - whole * series
-    series = _MOMENT[11] - whole * series
-    series = _MOMENT[10] - whole * series
-    series = _MOMENT[9] - whole * series
-    series = _MOMENT[8] - whole * series
-    series = _MOMENT[7] - whole * series
-    series = _MOMENT[6] - whole * series
-    series = _MOMENT[5] - whole * series
-    series = _MOMENT[4] - whole * series
-    series = _MOMENT[3] - whole * series
-    series = _MOMENT[2] - whole * series
-    series = _MOMENT[1] - whole * series
-    series = _MOMENT[0] - whole * series
+    for k in range(12, -1, -1):
+        series = _MOMENT[k] - whole * series
     small = whole < 0.5
     square = whole * whole
     low2 = square * whole * series

@@ -10,12 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from channelfit.model.channel import GREATEST_GAIN
-from channelfit.scoring.kernels.integration import (
-    moments,
-    relaxations,
-    slopes_by_speeds,
-    within,
-)
+from channelfit.scoring.kernels.integration import moments, relaxations, slopes_by_speeds, within
 from channelfit.scoring.kernels.tangent_tables import (
     N_POINTS,
     OUT,

@@ -22,15 +22,12 @@ class Assignments(Protocol):
 
     def let(self, name: str, expression: str) -> None:
         """Name a value that does not change afterwards."""
-        ...
 
     def put(self, place: str, expression: str) -> None:
         """Store a value in a variable, or in an element of an array."""
-        ...
 
     def choose(self, condition: str, yes: str, no: str) -> str:
         """Return a value that depends on a condition."""
-        ...
 
 
 class Scalars(Assignments, Protocol):
@@ -38,35 +35,27 @@ class Scalars(Assignments, Protocol):
 
     def variable(self, name: str, expression: str) -> None:
         """Name a value that `put` may change afterwards."""
-        ...
 
     def at(self, array: str, row: int) -> str:
         """Return an element of one of this candidate's arrays."""
-        ...
 
     def both(self, one: str, other: str) -> str:
         """Return the condition that two conditions hold."""
-        ...
 
     def fused(self, one: str, other: str, addend: str) -> str:
         """Return one*other + addend, rounded once; each is a name, an element or in parentheses."""
-        ...
 
     def least(self, one: str, other: str) -> str:
         """Return the smaller of two values."""
-        ...
 
     def most(self, one: str, other: str) -> str:
         """Return the larger of two values."""
-        ...
 
     def size(self, value: str) -> str:
         """Return a value without its sign."""
-        ...
 
     def root(self, value: str, normal: bool) -> str:
         """Return the square root of a value; `normal` says that it is neither 0 nor denormal."""
-        ...
 
 
 class LaneAssignments:

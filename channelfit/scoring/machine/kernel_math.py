@@ -63,7 +63,7 @@ def lower_product(a: int, b: int) -> int:
 
 
 def inline(function: _Function) -> _Function:
-    """Mark a function to be written out wherever it is called."""
+    """Mark a function to be written out wherever it is called, its loops as well."""
     return function
 
 
@@ -82,19 +82,8 @@ def exp(x: float) -> float:
     n = floor(y * _LOG2E + 0.5)
     r = (y - n * _LN2_HIGH) - n * _LN2_LOW
     p = _EXP[13]
-    p = p * r + _EXP[12]
-    p = p * r + _EXP[11]
-    p = p * r + _EXP[10]
-    p = p * r + _EXP[9]
-    p = p * r + _EXP[8]
-    p = p * r + _EXP[7]
-    p = p * r + _EXP[6]
-    p = p * r + _EXP[5]
-    p = p * r + _EXP[4]
-    p = p * r + _EXP[3]
-    p = p * r + _EXP[2]
-    p = p * r + 1.0
-    p = p * r + 1.0
+    for k in range(12, -1, -1):
+        p = p * r + _EXP[k]
     e = p * power_of_two(n - 1.0) * 2.0  # 2**1024 itself is no number
     e = 0.0 if x < -708.0 else e
     e = float("inf") if x > _MOST else e
@@ -105,19 +94,8 @@ def exp(x: float) -> float:
 def exprel(x: float) -> float:
     """Return (e**x - 1) / x, 1 at 0: Taylor series below 0.5, where the difference cancels."""
     p = _EXPREL[13]
-    p = p * x + _EXPREL[12]
-    p = p * x + _EXPREL[11]
-    p = p * x + _EXPREL[10]
-    p = p * x + _EXPREL[9]
-    p = p * x + _EXPREL[8]
-    p = p * x + _EXPREL[7]
-    p = p * x + _EXPREL[6]
-    p = p * x + _EXPREL[5]
-    p = p * x + _EXPREL[4]
-    p = p * x + _EXPREL[3]
-    p = p * x + _EXPREL[2]
-    p = p * x + _EXPREL[1]
-    p = p * x + 1.0
+    for k in range(12, -1, -1):
+        p = p * x + _EXPREL[k]
     return p if abs(x) < 0.5 else (exp(x) - 1.0) / x
 
 
@@ -150,18 +128,8 @@ def decay(x: float) -> float:
     n = shifted - _ROUNDED
     r = (-y - n * _LN2_HIGH) - n * _LN2_LOW
     p = _EXPREL[12]
-    p = p * r + _EXPREL[11]
-    p = p * r + _EXPREL[10]
-    p = p * r + _EXPREL[9]
-    p = p * r + _EXPREL[8]
-    p = p * r + _EXPREL[7]
-    p = p * r + _EXPREL[6]
-    p = p * r + _EXPREL[5]
-    p = p * r + _EXPREL[4]
-    p = p * r + _EXPREL[3]
-    p = p * r + _EXPREL[2]
-    p = p * r + _EXPREL[1]
-    p = p * r + 1.0
+    for k in range(11, -1, -1):
+        p = p * r + _EXPREL[k]
     scale = from_bits((bits_of(shifted) + 1023) << 52)
     return (1.0 - scale) - scale * (p * r)
 

@@ -18,7 +18,8 @@ The language has:
   constants of modules: numbers, and tuples of numbers; functions of kernel modules;
   kernels as arguments.
 * of `kernel_math` the functions that are one instruction each, and the marks `@inline` (written out
-  wherever it is called) and `@apart` (compiled once, however often it is called).
+  wherever it is called, its loops between constants as well) and `@apart` (compiled once, however
+  often it is called).
 
 It differs from Python, for speed: an index is never negative and is not checked (`checked=True`
 makes a kernel that does check). Both sides of `and`, `or` and `x if c else y` may be computed,
@@ -351,11 +352,17 @@ class _Function(Calls):
                 self.refuse("the step of a loop is not 0")
         first, last = (0, bounds[0]) if len(bounds) == 1 else bounds[:2]
 
-        def once(i: str) -> None:
+        def once(i: Ref) -> None:
             self.assign(name, Value(I64, i))
             self.block(node.body)
 
-        self.loop(first, last, step, once)
+        constants = [bound for bound in (first, last, step) if isinstance(bound, int)]
+        leaves = any(isinstance(part, ast.Break | ast.Continue) for part in ast.walk(node))
+        if len(constants) == 3 and marked(self.node, "inline") and not leaves:
+            for i in range(*constants):
+                once(i)
+        else:
+            self.loop(first, last, step, once)
 
     def _do_While(self, node: ast.While) -> None:
         head, body, done = (self.label() for _ in range(3))

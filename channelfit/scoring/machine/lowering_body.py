@@ -11,16 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from channelfit.scoring.machine.kernel_text import (
-    B1,
-    F32,
-    F64,
-    FLOATS,
-    I64,
-    LLVM,
-    Source,
-    Type,
-)
+from channelfit.scoring.machine.kernel_text import B1, F32, F64, FLOATS, I64, LLVM, Source, Type
 
 #: Functions of mathematics that a kernel may call, and how many arguments each takes.
 MATH = {"log": 1, "pow": 2, "sin": 1, "cos": 1, "sqrt": 1, "floor": 1, "ceil": 1}

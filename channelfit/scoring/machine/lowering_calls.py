@@ -5,14 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from channelfit.scoring.machine.kernel_text import (
-    DTYPES,
-    FLOATS,
-    I64,
-    LLVM,
-    Source,
-    Type,
-)
+from channelfit.scoring.machine.kernel_text import DTYPES, FLOATS, I64, LLVM, Source, Type
 from channelfit.scoring.machine.lowering_body import MATH, Ref, Value, returned, wider
 from channelfit.scoring.machine.lowering_expressions import Expressions
 

@@ -9,16 +9,7 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from channelfit.scoring.machine.kernel_text import (
-    B1,
-    DTYPES,
-    F32,
-    F64,
-    FLOATS,
-    I64,
-    LLVM,
-    Type,
-)
+from channelfit.scoring.machine.kernel_text import B1, DTYPES, F32, F64, FLOATS, I64, LLVM, Type
 from channelfit.scoring.machine.lowering_body import FunctionBody, Ref, Value, wider
 
 _FLOAT_OPS: dict[type, str] = {
