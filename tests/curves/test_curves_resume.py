@@ -25,7 +25,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results import identity
 from channelfit.results.runs import KILLED, find_run
 from channelfit.tasks.result_store import Arrays, Key
-from support import json_told
+from support import json_output
 
 pytestmark = pytest.mark.integration
 
@@ -157,7 +157,7 @@ def test_it_goes_on_to_the_same_table(
         cut_off(monkeypatch, 1, "--resume", prefix)
         again = run("--resume", prefix, "--json", "--quiet")
         assert again.exit_code == 0, again.output
-        lines = json_told.told(again.stdout)
+        lines = json_output.lines(again.stdout)
         last = [told for told in lines if told.get("unit") == "data sets"][-1]
         sizes = [16] * 6 if make is array else [16, 4] * 3
         assert last["kept"] == sum(sizes[: after + 1])
@@ -166,7 +166,7 @@ def test_it_goes_on_to_the_same_table(
         assert not folder.exists()
     finished = run("--resume", prefix, "--json")
     assert (finished.exit_code, finished.stderr.count("nothing to go on with")) == (0, 1)
-    assert json_told.told(finished.stdout)[-1]["files"] == [f"{prefix}.csv"]
+    assert json_output.lines(finished.stdout)[-1]["files"] == [f"{prefix}.csv"]
 
 
 @posix

@@ -23,9 +23,9 @@ from channelfit.fitzhugh_nagumo import (
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.reading import memory as free_memory
 from channelfit.reading.errors import InputError
-from support import json_told
+from support import json_output
 from support.cable_truth import truth
-from support.json_told import fhn as run
+from support.json_output import fhn as run
 
 TIMES = np.linspace(0, 40, 21)
 
@@ -128,7 +128,7 @@ def test_a_pinned_wave_is_told_with_the_spacing_that_moves_it(tmp_path, a, diffu
         *arguments, "--frames", 3, "--initial", "step:240", "--json", "--out", tmp_path / "a"
     )
     (told,) = [
-        w for w in json_told.summary(result.stdout)["warnings"] if "propagation failure" in w
+        w for w in json_output.summary(result.stdout)["warnings"] if "propagation failure" in w
     ]
     assert told in result.stderr
     assert f"dx = 12 is too coarse for a = {a:g}, diffusion = {diffusion:g}" in told
@@ -154,7 +154,7 @@ def test_a_pinned_wave_is_told_with_the_spacing_that_moves_it(tmp_path, a, diffu
 def test_a_stimulus_that_acts_in_part_is_told(tmp_path: Path):
     stimuli = ("--stimulus", "0.1,x=-3:5,t=1:2", "--stimulus", "0.2,x=50:60,t=-1:2")
     result = run(*stimuli, "--initial", "rest", "--end", 3, "--json", "--out", tmp_path / "a")
-    warnings = json_told.summary(result.stdout)["warnings"]
+    warnings = json_output.summary(result.stdout)["warnings"]
     assert any("x = -3:5 reaches past" in w and "only 0:5 acts" in w for w in warnings)
     assert any("begins at t = -1" in w for w in warnings)
 

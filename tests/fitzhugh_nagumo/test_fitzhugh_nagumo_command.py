@@ -13,9 +13,9 @@ from PIL import Image
 from channelfit.fitzhugh_nagumo import Cable, CrankNicolson, Equation, simulate
 from channelfit.fitzhugh_nagumo import equation as eq
 from channelfit.scoring.machine import gpu
-from support import json_told
+from support import json_output
 from support.cuda_host import HostCupy
-from support.json_told import fhn as run
+from support.json_output import fhn as run
 
 SHORT = ("--nodes", 61, "--end", 4, "--frames", 5, "--initial", "gaussian:15")
 
@@ -29,7 +29,7 @@ def cables(out: Path, *arguments: object) -> list[dict]:
     """What the summary of a run tells of its cables."""
     result = run(*arguments, "--json", "--out", out)
     assert result.exit_code == 0, result.output
-    summary = json_told.summary(result.stdout)
+    summary = json_output.summary(result.stdout)
     assert json.loads((out / "summary.json").read_text()) == summary
     return summary["cables"]
 
@@ -158,7 +158,7 @@ def test_options_given_besides_prevail_and_another_version_is_told(tmp_path: Pat
     words = [w for k, v in changed.items() for w in (f"--{k}", v[0] if k == "stimulus" else v)]
     result = run(file, *words, "--json", "--out", tmp_path / "b")
     assert "written by channelfit 0.0.7" in result.stderr
-    kept = json_told.summary(result.stdout)["settings"]
+    kept = json_output.summary(result.stdout)["settings"]
     assert changed.items() <= kept.items()
     assert (kept["nodes"], kept["initial"]) == (61, "gaussian:15")
 

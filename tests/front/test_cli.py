@@ -28,8 +28,8 @@ from channelfit.results.report.plots import decimated, save, traces_figure
 from channelfit.results.report.traces import Traces
 from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.scorer import make_scorer
-from support import json_told
-from support.json_told import run
+from support import json_output
+from support.json_output import run
 from support.places import MODELS, PROTOCOLS, ROOT
 
 MODEL_A = MODELS / "model_a.yaml"
@@ -114,7 +114,7 @@ def test_a_saved_fit_scores_the_same_and_is_a_model_to_simulate(finished, tmp_pa
 def test_same_seed_same_answer_and_json_stands_alone(finished, tmp_path):
     result = fit_small(tmp_path / "x", "--json")
     assert result.exit_code == 0
-    printed = json_told.summary(result.stdout)
+    printed = json_output.summary(result.stdout)
     assert printed == summary_in(tmp_path / "x")
     assert printed["parameters"] == summary_in(finished[0])["parameters"]
 
@@ -157,7 +157,7 @@ def test_options_win_over_the_file_whose_settings_are_those_of_its_own_optimizer
     )
     more = ["--set", "fit.optimizer.population=24", "--json", "--out", tmp_path / "y"]
     result = run("optimize", file, "--optimizer", name, "--generations", 2, *more)
-    summary = json_told.summary(result.stdout)
+    summary = json_output.summary(result.stdout)
     assert summary["optimizer"] == name
     assert (summary["generations"], summary["evaluations"]) == (2, 48)
     assert summary["settings"].get("crossover_rate") == (0.7 if name == "genetic" else None)

@@ -20,8 +20,8 @@ from channelfit.front.starter_clamp import starter_clamp
 from channelfit.problem.inspection import FileOptions, inspect_file
 from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read
-from support import json_told
-from support.json_told import run
+from support import json_output
+from support.json_output import run
 from support.places import ROOT
 from support.recorded_files import OPENS, STEPS, model, recorded
 from support.rig_files import write_eph
@@ -260,7 +260,7 @@ def test_a_starter_fit_runs_at_once_and_finds_the_channel(here: Path) -> None:
     assert (here / "cell-fit-inspect.png").stat().st_size > 20_000
     fitted = run("optimize", "cell-fit.yaml", "--json", "--quiet")
     assert fitted.exit_code == 0, fitted.output
-    summary = json_told.summary(fitted.stdout)
+    summary = json_output.summary(fitted.stdout)
     assert summary["variance_explained"] > 0.999
     assert summary["parameters"]["gl"]["value"] == pytest.approx(0.5, rel=0.05)
     assert summary["parameters"]["g"]["value"] == pytest.approx(20, rel=0.05)

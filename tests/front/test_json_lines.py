@@ -22,8 +22,8 @@ from channelfit.front.json_lines import EVENTS, EVERY_LINE, JsonLines, line, mar
 from channelfit.front.progress import WorkProgress
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
-from support import json_told
-from support.json_told import run
+from support import json_output
+from support.json_output import run
 from support.places import ROOT
 
 MODEL = ROOT / "models" / "model_b.yaml"
@@ -182,7 +182,7 @@ def test_pieces_are_told_with_the_time_that_is_left(
         lines.done("A02", result={"cost": math.inf})
         assert pieces.counted.failed == 1
     told: dict[str, list[dict[str, Any]]] = {}
-    for one in json_told.told(capsys.readouterr().out):
+    for one in json_output.lines(capsys.readouterr().out):
         told.setdefault(one["event"], []).append(one)
     assert [t["seconds_left"] is None for t in told["progress"]] == [True, True, False, False]
     assert [t["kept"] for t in told["progress"]] == [0, 1, 1, 1]

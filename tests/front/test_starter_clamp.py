@@ -18,8 +18,8 @@ from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.inspection import inspect_file
 from channelfit.scoring.scorer import make_scorer
-from support import json_told
-from support.json_told import run
+from support import json_output
+from support.json_output import run
 from support.recorded_files import OPENS, model
 from support.rig_files import write_nwb
 
@@ -157,7 +157,7 @@ def test_a_fit_with_the_clamp_of_the_file_finds_the_channel_and_one_without_does
         stop = ["--set", "fit.optimizer={name: hybrid, scan: 64, starts: 2}", "--seed", "1"]
         fitted = run("optimize", f"{way}.yaml", *stop, "--json", "--quiet", "--out", f"runs/{way}")
         assert fitted.exit_code == 0, fitted.output
-        rows = json_told.summary(fitted.stdout)["parameters"]
+        rows = json_output.summary(fitted.stdout)["parameters"]
         found[way] = {name: row["value"] for name, row in rows.items()}
     assert {n: found["clamp"][n] for n in truth} == pytest.approx(truth, rel=0.01)
     assert max(abs(found["no-clamp"][name] / value - 1) for name, value in truth.items()) > 0.1

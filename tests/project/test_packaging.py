@@ -23,7 +23,7 @@ from channelfit.front.main import main
 from channelfit.reading import shipped
 from channelfit.reading.errors import InputError
 from channelfit.results.citation import TITLE
-from support import json_told
+from support import json_output
 from support.installed import ROOT, Environment, build, environment
 
 pytestmark = pytest.mark.integration
@@ -106,7 +106,7 @@ def test_the_installed_program_fits_a_shipped_model_in_an_empty_folder(
     assert {Path(line).as_posix() for line in copied.stdout.splitlines()} == set(hashes(tmp_path))
     assert hashes(tmp_path) == {str(f): hashes(ROOT)[str(f)] for f in shipped.shipped_files()}
     command = ["channelfit", "optimize", "models/model_b.yaml", "--out", "run", "--json"]
-    summary = json_told.summary(installed.run(command, tmp_path).stdout)
+    summary = json_output.summary(installed.run(command, tmp_path).stdout)
     assert summary["rms_relative_to_peak"] < 1e-6
     assert (tmp_path / "run" / "fit.yaml").is_file()
     recording = ROOT / "models" / "recordings" / "abf" / "171116sh_0013.abf"

@@ -20,7 +20,7 @@ from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results import comparison
 from channelfit.results.comparison import ComparedFit, file_names, weights
-from support import json_told
+from support import json_output
 from support.little import save_fit
 from support.uncertain import MODEL, STEPS, loaded
 
@@ -176,7 +176,7 @@ def test_uncertainty_writes_everything(two, tmp_path):
     assert "±" in result.stdout
     again = ("uncertainty", tmp_path / "refined.yaml", "--out", tmp_path / "again")
     refined = run(*again, "--json", "--backend", "cpu")
-    assert json_told.summary(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
+    assert json_output.summary(refined.stdout)["cost"] == pytest.approx(found["cost"], rel=1e-6)
 
 
 def test_a_preferred_scheme_that_predicts_worse_is_named(compared):

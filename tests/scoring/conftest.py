@@ -1,4 +1,4 @@
-"""What several tests of scorers ask for: a GPU, and NEURON."""
+"""Fixtures of several tests of scorers: a GPU, and NEURON."""
 
 from __future__ import annotations
 

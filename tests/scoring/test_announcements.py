@@ -1,4 +1,4 @@
-"""What takes a while is told to whoever listens, and shown on a screen that is up."""
+"""Long work announces itself to listeners, and appears on a screen that is up."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def test_who_listens_is_told_of_the_beginning_and_of_every_end():
 
 
 class Heard(list):
-    """What a listener was told."""
+    """The announcements that a listener received."""
 
     def begins(self, what: str) -> None:
         self.append(what)

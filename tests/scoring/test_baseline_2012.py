@@ -180,11 +180,11 @@ def test_stiff_candidates_cost_inf_and_leave_their_neighbors_alone() -> None:
     ("n_states", "stored"), [(3, "shared"), (6, "registers"), (9, "shared"), (9, "registers")]
 )
 def test_no_chain_spills_registers(n_states: int, stored: str) -> None:
-    told = compile_with_nvrtc(
+    log = compile_with_nvrtc(
         kernel_text(chain_model(n_states), stored), options=("-std=c++17", "--ptxas-options=-v")
     )
-    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in told
-    registers = int(re.search(r"Used (\d+) registers", told)[1])  # type: ignore[index]
+    assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in log
+    registers = int(re.search(r"Used (\d+) registers", log)[1])  # type: ignore[index]
     assert registers <= 65536 // 512  # blocks of 512 can be launched
 
 

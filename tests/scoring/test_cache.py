@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
     cache._without.cache_clear()
 
 
-class Told:
+class Compilations:
     """Counts what is announced."""
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class Told:
 
 
 def compilations(text: str = TEXT) -> int:
-    """How often a process that has just begun compiles to run a text; and that it runs right."""
-    told, a = Told(), np.arange(3.0)
-    with listening(told):
+    """Count the compilations of a new process that runs a text, rightly."""
+    heard, a = Compilations(), np.arange(3.0)
+    with listening(heard):
         Kernel(Source(text, "a text"), "f")(a)
     assert a.tolist() == [1.5, 2.5, 3.5]
-    return len(told.compiled)
+    return len(heard.compiled)
 
 
 def test_what_is_compiled_once_is_loaded_then(folder, monkeypatch):

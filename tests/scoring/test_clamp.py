@@ -400,7 +400,7 @@ def test_a_score_depends_on_no_other_candidate() -> None:
 
 
 def test_a_current_that_escapes_the_clamp_is_taken_on_a_finer_mesh() -> None:
-    """20 MOhm and 500 nS: a spike whose time no mesh can know."""
+    """20 MOhm and 500 nS: no mesh can know the time of the spike."""
     model = model_named("na_hh")
     values = model.values()[:, None].copy()
     values[model.parameter_names.index("gmax")] = 3000.0
@@ -430,7 +430,7 @@ def test_a_membrane_that_nothing_holds_has_failed() -> None:
 
 
 def test_a_saturated_rate_has_no_slope() -> None:
-    """Where exp((v - vh)/k) overflows 1/(1 + exp) is 0, by the membrane's potential, too."""
+    """1/(1 + exp) is 0 where exp((v - vh)/k) overflows, by the membrane's potential, too."""
     document = {
         "name": "steep",
         "states": ["C", "O"],

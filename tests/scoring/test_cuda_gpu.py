@@ -55,7 +55,7 @@ def test_order_company_chunks_and_repetition_do_not_change_a_bit(dtype: str, cp:
 
 
 def test_a_score_does_not_wait_for_the_device(cp: Any) -> None:
-    """What was asked for after a long kernel is not done when the call returns."""
+    """Work that follows a long kernel is not done when the call returns."""
     problem = scored("herg_markov")
     scorer = CudaScorer(problem, path="stepping")
     parameters = cp.asarray(many(problem, 1 << 16))

@@ -1,4 +1,4 @@
-"""What only generated CUDA has, run on the host; and the scorer around it."""
+"""The parts that only generated CUDA has, run on the host; and the scorer around it."""
 
 from __future__ import annotations
 

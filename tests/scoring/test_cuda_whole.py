@@ -16,7 +16,7 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 from channelfit.scoring.scorer import make_scorer
-from support import json_told
+from support import json_output
 from support.places import ROOT
 
 MODEL_A = ROOT / "models" / "model_a.yaml"
@@ -36,7 +36,7 @@ def fitted(out: Path, backend: str, *more: object) -> dict:
     options = ["--backend", backend, "--population", 60, "--generations", 5, "--json", *more]
     result = run("optimize", MODEL_A, "--out", out, *options)
     assert result.exit_code == 0, result.output
-    return json_told.summary(result.stdout)
+    return json_output.summary(result.stdout)
 
 
 @pytest.mark.integration

@@ -168,8 +168,8 @@ def test_a_compiler_error_shows_the_lines_that_it_names(fake, tmp_path):
         with pytest.raises(gpu.CudaCompileError) as caught:
             compiled(text, ("--use_fast_math",), "model_b.cu")
         message = str(caught.value)
-        for told in ("model_b.cu(50): error: undefined", "   47  line 47;", "   53  line 53;"):
-            assert told in message
+        for line in ("model_b.cu(50): error: undefined", "   47  line 47;", "   53  line 53;"):
+            assert line in message
         for hidden in ("line 54;", "/tmp", "Traceback"):
             assert hidden not in message
         assert not list(tmp_path.glob("cuda/*"))

@@ -1,4 +1,4 @@
-"""How many programs a GPU has to compile before a user sees a score: none that is not run."""
+"""The programs that a GPU compiles before the first score: none that is not run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> HostCupy:
 
 @pytest.fixture
 def idle(device: HostCupy, monkeypatch: pytest.MonkeyPatch) -> HostCupy:
-    """One that compiles nothing and whose kernels do nothing: what it is asked for is counted."""
+    """A compiler that counts its calls; it compiles nothing, and its kernels do nothing."""
 
     class Module:
         def load(self, code: bytes) -> None:

@@ -295,7 +295,7 @@ def test_arguments_and_constants_that_no_kernel_takes_are_refused():
 
 
 class _Calls:
-    """What the CPU backend runs, caught instead of shared among threads."""
+    """The blocks that the CPU backend runs, caught instead of shared among threads."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cpu, "shared_kernel", self._catch)

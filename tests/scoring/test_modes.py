@@ -209,7 +209,7 @@ def test_single_precision_of_the_modal_path(backend):
 
 
 def n_listed(scorer: Any, values: np.ndarray) -> int:
-    """How many candidates a scorer does not trust its modes with."""
+    """The number of candidates that a scorer does not trust its modes with."""
     if scorer.backend == "cpu":
         return len(scorer.scoring.score(values, 1)[1])
     listed = Listed()
@@ -290,7 +290,7 @@ def test_speeds_that_are_alike_and_gone_at_once(backend):
 
 
 def test_a_cost_of_nothing_is_stepped(backend):
-    """Where the model meets the data exactly, what is left of the sum is rounding."""
+    """The sum is rounding alone if the model meets the data exactly."""
     bare = held("model_b")
     values = bare.model.values()[:, None]
     currents = ReferenceScorer(bare).simulate(values)
@@ -343,7 +343,7 @@ def test_detailed_balance():
 
 
 def test_a_circle_whose_rates_are_cut_at_their_bounds_is_stepped(backend):
-    """What keeps detailed balance as it is written does not where one of the rates is cut."""
+    """Rates in detailed balance lose it where one of them is cut at a bound."""
     model = turning(DA="k/8", CD="2*k*exp(v/50)", DC="k*exp(v/50)")
     problem = Problem(model, held("model_a").experiments)
     values = np.array([[0.5, 0.7e100, 7e100, 1e-100]])
@@ -383,7 +383,7 @@ def test_the_text_compiles_for_a_device():
 
 
 def test_an_interrupt_between_two_launches_spoils_nothing(monkeypatch):
-    """What was listed then is forgotten; the next score is whole."""
+    """The earlier list is forgotten; the next score is whole."""
     monkeypatch.setitem(sys.modules, "cupy", HostCupy())
     problem = held("na_markov")
     values = candidates(problem.model, 9)

@@ -439,7 +439,7 @@ def test_without_neuron_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyP
 
 
 def test_ties_and_balanced_rates_mean_the_same_in_nmodl(neuron: Any) -> None:
-    """A ring of four states whose last rate and one slope follow from the others."""
+    """A ring of four states; the last rate and one slope follow from the others."""
     up, down, back = "a1*exp(z*v)", "b1*exp(-z*v)", "b2*exp(-y*v)"
     rates = {"C -> O": up, "O -> C": down, "O -> I": "a2", "I -> O": back}
     rates |= {"C -> J": "a2/2", "J -> C": back, "J -> I": up, "I -> J": "balance"}

@@ -55,7 +55,7 @@ found = [transform_table(data), points(), tails(), spanned(between(np.linspace(0
 for oscillating in (False, True):
     kept = compression(803, oscillating)
     found += [kept.matrix, *map(np.asarray, kept.project(data))]
-told = hashlib.sha256(b"".join(array.tobytes() for array in found)).hexdigest()
+digest = hashlib.sha256(b"".join(array.tobytes() for array in found)).hexdigest()
 """
 
 
@@ -67,13 +67,13 @@ def test_what_a_cost_is_made_of_depends_on_no_kind_of_blas():
         exec(LAYOUT, here)
     for kind in ("Nehalem", "Haswell"):
         there = subprocess.run(
-            [sys.executable, "-c", LAYOUT + "print(told)"],
+            [sys.executable, "-c", LAYOUT + "print(digest)"],
             env=os.environ | {"OPENBLAS_CORETYPE": kind, "OPENBLAS_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
             check=True,
         )
-        assert there.stdout.split() == [here["told"]]
+        assert there.stdout.split() == [here["digest"]]
 
 
 PARTS = [(k, k + 1) for k in range(200)]

@@ -60,9 +60,9 @@ def rows():
 
 
 def test_everything_is_measured_with_the_best_of_the_kernels_before(rows):
-    scorer, told = Known(), []
-    tuning.tune(scorer, np.zeros((9, 1000)), DEVICE, told.append)
-    assert told == rows
+    scorer, measured = Known(), []
+    tuning.tune(scorer, np.zeros((9, 1000)), DEVICE, measured.append)
+    assert measured == rows
     assert scorer.calls[:5] == [({"a": n}, {}) for n in (32, 64, 96, 128, 1024)]
     assert scorer.calls[5:] == [
         ({"a": 96, "b": 32}, {}),

@@ -1,1 +1,1 @@
-"""What several tests use: truths, files, commands, and machines that are played."""
+"""Helpers of several tests: truths, files, commands, and machines that are played."""

@@ -116,7 +116,7 @@ class Page:
         self.tab.emulate_media(color_scheme="dark" if dark else "light")
 
     def requests_elsewhere(self) -> list[str]:
-        """What was asked for beyond the file, or the server, that was opened."""
+        """Return the requests beyond the file, or the server, that was opened."""
         here = urlsplit(self.tab.url)
 
         def own(url: str) -> bool:
@@ -130,7 +130,7 @@ class Page:
         return [url for url in self.requests if not own(url)]
 
     def violations(self) -> list[str]:
-        """What axe-core finds wrong for people who do not see or use the page as others do."""
+        """Return the barriers that axe-core finds on the page."""
         axe = pytest.importorskip(
             "axe_playwright_python.sync_playwright",
             reason="accessibility is tested with axe-playwright-python, which is not installed",

@@ -183,13 +183,13 @@ class _Guarded:
 
 
 def _overlap(arrays: list[np.ndarray]) -> bool:
-    """Whether arrays share memory otherwise than by being one and the same."""
+    """Return whether different arrays share memory."""
     own = list({id(array): array for array in arrays}.values())
     return any(np.may_share_memory(a, b) for i, a in enumerate(own) for b in own[:i])
 
 
 def _argument(arg: Any, kind: str, what: str, guards: dict[int, _Guarded]) -> np.ndarray:
-    """What the kernel's parameter points to or holds, as an array of one item."""
+    """Return the array, or a number as an array of one item, of a kernel's parameter."""
     if "*" in kind:
         return np.array([_address(arg, kind, what, guards)], dtype=np.uintp)
     if isinstance(arg, np.ndarray):
@@ -286,7 +286,7 @@ def _run(command: list[str], result: Path, source: str, text: str) -> None:
 
 
 def _mine() -> str:
-    """What tells this thread from all others, which may compile the same text at once."""
+    """Return a name of this thread, as others may compile the same text at once."""
     return f"{os.getpid()}.{threading.get_ident()}"
 
 

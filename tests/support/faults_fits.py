@@ -42,7 +42,7 @@ Numbers = tuple[Any, ...]
 
 
 class Finding(Exception):
-    """What is not as wanted, in words."""
+    """A difference from what is expected, in words."""
 
 
 class Early(Exception):
@@ -111,7 +111,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a fit ended: its exit code, what it printed, and the folder that it was begun in."""
+    """The end of a fit: its exit code, its output, and the folder that it was begun in."""
 
     code: int
     out: str
@@ -120,7 +120,7 @@ class Ended:
 
     @property
     def found(self) -> Numbers:
-        """What it found. Raises Finding unless it ended as a fit should."""
+        """Return its results. Raises Finding unless it ended as a fit should."""
         want(self.code == 0, f"exit code {self.code}: {self.err[-300:]}")
         return numbers(self.folder / self.out.strip())
 
@@ -135,7 +135,7 @@ def ended(process: subprocess.Popen[str], folder: Path) -> Ended:
 
 
 def _place_of(process: subprocess.Popen[str]) -> str:
-    """Where the threads of a fit are, as its Python tells; the fit ends."""
+    """Return the stacks of a fit's threads, by its Python; the fit ends."""
     process.send_signal(signal.SIGABRT)
     try:
         _, err = process.communicate(timeout=_TELLS)
@@ -146,7 +146,7 @@ def _place_of(process: subprocess.Popen[str]) -> str:
 
 
 def without_modules(err: str) -> str:
-    """What was printed, without the list of extension modules at the end of a stack."""
+    """Return the output without the list of extension modules at the end of a stack."""
     return re.sub(r"\n*Extension modules: .*", "", err)
 
 
@@ -185,9 +185,9 @@ def check_whole(folder: Path) -> Any:
 
 def check_quiet(said: Ended) -> None:
     """Finding where a traceback was printed."""
-    told = without_modules(said.err)[-SHOWN:]
+    end = without_modules(said.err)[-SHOWN:]
     for word in ("Traceback", "Exception ignored", "Fatal Python", "LLVM ERROR", "Aborted"):
-        want(word not in said.err, f"exit code {said.code}, printed: {told!r}")
+        want(word not in said.err, f"exit code {said.code}, printed: {end!r}")
 
 
 def check_refused(said: Ended) -> None:

@@ -139,7 +139,7 @@ class Proof:
 
     @property
     def told(self) -> bool:
-        """Whether the key describes, so that being told is its effect."""
+        """Return whether the key only describes, so that its effect is to be printed."""
         labels = {("model", "states"), ("function", "parameters/w/unit")}
         return self.path.split("/")[-1] in TOLD or (self.base, self.path) in labels
 

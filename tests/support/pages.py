@@ -98,7 +98,7 @@ def commands_of(blocks: Iterable[Block]) -> list[str]:
 
 
 def typed(text: str, folder: Path, shell: dict[str, str], name: str) -> str:
-    """What lines print that are typed into bash; fails with all of it if one of them fails."""
+    """Return the output of lines typed into bash; fail with all of it if one of them fails."""
     done = subprocess.run(
         ["bash", "--norc", "-euo", "pipefail", "-c", text],
         cwd=folder,

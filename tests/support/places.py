@@ -1,4 +1,4 @@
-"""Where the project keeps its files."""
+"""The places of the project's files."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class Toy:
         return first
 
     def begun(self, number: int) -> int:
-        """How often a task was begun."""
+        """Return the number of times that a task was begun."""
         assert self.folder is not None
         return len((self.folder / f"task{number}").read_text().split())
 

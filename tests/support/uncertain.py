@@ -43,7 +43,7 @@ class Curve(Scorer):
 
 
 def _differences(function, data, parameters, share, least) -> tuple[np.ndarray, np.ndarray]:
-    """What a function is apart from data, and its slopes by steps of a share of the parameters."""
+    """Return a function without its data, and its slopes by steps of a share of the parameters."""
     slopes = np.empty((len(data), *parameters.shape))
     for i, row in enumerate(parameters):
         step = share * np.maximum(np.abs(row), least)

@@ -101,7 +101,7 @@ def asked(server: Server, path: str, method: str = "GET", **headers: str) -> Ans
 
 
 def asked_raw(server: Server, text: str) -> str:
-    """What a server answers to some bytes, after which it closes the connection."""
+    """Return a server's answer to some bytes, after which it closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(text.replace("~", server.token).encode())
         found = b""

@@ -4,33 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import sympy
-
 from channelfit.model.channel import ChannelModel
-
-#: Each term of the current: its drive, pA, and the chains that multiply it by open probabilities.
-Terms = Sequence[tuple[sympy.Expr, tuple[int, ...]]]
-
-
-def terms_of(model: ChannelModel) -> Terms:
-    """Return the terms of a model's current."""
-    return [(term.drive, term.chains) for term in model.terms]
 
 
 class Current:
     """The current as a sum of terms, drive times the open probabilities of some chains, in text.
 
     Arguments:
-        terms: of the current of a model.
-        opens: the prefix of the names of the open probabilities.
-        drive: text of the drive of a term.
+        drive: text of the drive of a term; the open probability of chain k is named o{k}.
     """
 
-    def __init__(
-        self, model: ChannelModel, terms: Terms, opens: str, drive: Callable[[int], str]
-    ) -> None:
-        self.model, self.terms = model, terms
-        self.opens, self.drive = opens, drive
+    def __init__(self, model: ChannelModel, drive: Callable[[int], str]) -> None:
+        self.model, self.drive = model, drive
+        self.chains = [term.chains for term in model.terms]
 
     def text(self) -> str:
         """Return the current, pA."""
@@ -38,7 +24,7 @@ class Current:
 
     def by_drive(self, of: Callable[[int], str]) -> str:
         """Return the current with each drive replaced by another text."""
-        parts = [f"{of(j)}*{self._product(chains)}" for j, (_, chains) in enumerate(self.terms)]
+        parts = [f"{of(j)}*{self._product(chains)}" for j, chains in enumerate(self.chains)]
         return f"({' + '.join(parts)})"
 
     def by_open(self, k: int) -> str:
@@ -50,7 +36,7 @@ class Current:
         change by dots and drives by moved.
         """
         parts = [self._by_open(k, moved.__getitem__)]
-        for j, (_, chains) in enumerate(self.terms):
+        for j, chains in enumerate(self.chains):
             if k in chains:
                 for m in chains:
                     second = self._product(chains, k, m)
@@ -67,7 +53,7 @@ class Current:
     def _by_open(self, k: int, drive: Callable[[int], str]) -> str:
         parts = [
             f"{drive(j)}*{self._product(chains, k)}"
-            for j, (_, chains) in enumerate(self.terms)
+            for j, chains in enumerate(self.chains)
             if k in chains
         ]
         return f"({' + '.join(parts) or '0.0'})"
@@ -81,5 +67,5 @@ class Current:
                 times, power = times * power, power - 1
             if times != 1:
                 factors.append(f"{float(times)!r}")
-            factors += [f"{self.opens}{k}"] * max(0, power)
+            factors += [f"o{k}"] * max(0, power)
         return f"({'*'.join(factors) or '1.0'})"

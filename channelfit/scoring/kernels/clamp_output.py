@@ -27,8 +27,7 @@ class ClampOutput(ClampStages):
         with t.function("observe", "Current and charge at the end of a step."):
             for row in range(len(OBSERVED)):
                 t.put(self.a("before", row), self.a("observed", row))
-            self._opens("o", lambda n: self.a("y", n))
-            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            current = self._current(lambda n: self.a("y", n))
             leak = f"{c('leak')}*{self.a('y', self.at_v)} - {c('leak_current')}"
             t.put(self.a("observed", "current"), f"{current.text()} + {leak}")
             steep = current.by_drive(lambda j: self.a("slope", self.n_rates + j))

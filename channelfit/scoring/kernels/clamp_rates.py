@@ -28,7 +28,7 @@ class ClampRates(ClampRows):
     def _prepare(self) -> None:
         """Derive rates and drives: by the voltage, twice, and by parameters."""
         model = self.model
-        drives = [drive for drive, _ in self.terms]
+        drives = [term.drive for term in model.terms]
         values = [t.rate for t in self.transitions] + drives
         names = [model.parameters[k].name for k in self.free]
         self._values = values
@@ -149,8 +149,11 @@ class ClampRates(ClampRows):
         tame = f"{self._absolute()}slope{self._n_slopes}) < {STEEPEST!r}"
         return self.t.choose(tame, f"slope{self._n_slopes}*times{row}", "0.0")
 
-    def _current(self, opens: str, drive: Callable[[int], str]) -> Current:
-        return Current(self.model, self.terms, opens, drive)
+    def _current(self, of: Callable[[int], str]) -> Current:
+        """Name the open probability of each chain at some occupancies; return the current."""
+        for k, chain in enumerate(self.model.chains):
+            self.t.let(f"o{k}", f"{chain.conductances[0]!r} + {self._projected(k, of)}")
+        return Current(self.model, lambda j: self.a("u", self.n_rates + j))
 
 
 _NOT_NEGATIVE = ("resistance", "charging", "fraction", "lag", "tracking", "leak", "delay")

@@ -18,7 +18,6 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.terms import V
 from channelfit.problem.clamp import Clamp
 from channelfit.scoring.kernels.channel_rows import ChannelRows
-from channelfit.scoring.kernels.clamp_current import terms_of
 from channelfit.scoring.kernels.derivatives import Definitions
 from channelfit.scoring.kernels.printer import ScalarPrinter
 from channelfit.scoring.kernels.scalars import Assignments
@@ -124,8 +123,7 @@ class ClampRows(ChannelRows):
         self.clamp, self.t, self.free, self.n_modes = clamp, target, tuple(free), n_modes
         self.n_y = self.n_x + 3
         self.at_v, self.at_p, self.at_e = self.n_x, self.n_x + 1, self.n_x + 2
-        self.terms = terms_of(model)
-        self.n_u = self.n_rates + len(self.terms)
+        self.n_u = self.n_rates + len(model.terms)
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -246,11 +244,6 @@ class ClampRows(ChannelRows):
                 if source:
                     into[first + source - 1].append(f"- {prefix}{rate}")
         return {i: f"(0.0 {' '.join(parts)})" for i, parts in into.items()}
-
-    def _opens(self, prefix: str, of: Callable[[int], str]) -> None:
-        """Name the open probability of each chain."""
-        for k, chain in enumerate(self.model.chains):
-            self.t.let(f"{prefix}{k}", f"{chain.conductances[0]!r} + {self._projected(k, of)}")
 
     def _elimination(self, k: int) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the order in which the states but the first are eliminated,

@@ -29,8 +29,7 @@ class ClampStages(ClampRates):
             solved = self._solved_chains("z", moving)
             for i in range(self.n_x):
                 t.put(self.a("follow", i), solved(i))
-            self._opens("o", x)
-            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            current = self._current(x)
             parts = []
             for k in range(len(self.model.chains)):
                 t.put(self.a("by_open", k), current.by_open(k))
@@ -166,8 +165,7 @@ class ClampStages(ClampRates):
             flow = self._flow(
                 "f", lambda k, j, r: f"{self.a('u', r)}*{self._source(k, j, y, '1.0')}"
             )
-            self._opens("o", y)
-            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            current = self._current(y)
             right = {n: f"{flow[n]} + {so_far(n)}*per" for n in range(self.n_x)}
             v, p, e = y(self.at_v), y(self.at_p), y(self.at_e)
             t.let("flows", f"{current.text()} + {c('leak')}*{v} - {c('leak_current')}")

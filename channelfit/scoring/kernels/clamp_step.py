@@ -63,16 +63,15 @@ class ClampStep(ClampOutput):
                 bent = f"{self.a('bend', row)}*{v} + {self.d('slope_by', row)}"
                 t.put(self.d("moved", row), moved)
                 t.put(self.d("bent", row), bent)
-            self._opens("o", lambda n: self.a("y", n))
-            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            current = self._current(lambda n: self.a("y", n))
             dots = [
                 self._projected(k, lambda n: self.d("y", n)) for k in range(len(self.model.chains))
             ]
-            moved_drive = [self.d("moved", self.n_rates + j) for j in range(len(self.terms))]
+            moved_drive = [self.d("moved", self.n_rates + j) for j in range(len(self.model.terms))]
             for k in range(len(self.model.chains)):
                 t.put(self.d("by_open", k), current.by_open_dot(k, dots, moved_drive))
-            slopes = [self.a("slope", self.n_rates + j) for j in range(len(self.terms))]
-            bends = [self.d("bent", self.n_rates + j) for j in range(len(self.terms))]
+            slopes = [self.a("slope", self.n_rates + j) for j in range(len(self.model.terms))]
+            bends = [self.d("bent", self.n_rates + j) for j in range(len(self.model.terms))]
             t.put(self.d("steepness"), current.by_drive_dot(slopes, bends, dots))
 
     def _tangent_stage(self, i: int) -> None:
@@ -125,8 +124,7 @@ class ClampStep(ClampOutput):
 
             flow = self._flow("f", flux)
             right = {n: f"{flow[n]} + {so_far(n)}*per" for n in range(self.n_x)}
-            self._opens("o", y)
-            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            current = self._current(y)
             chains = range(len(self.model.chains))
             parts = [f"{current.by_open(n)}*{self._projected(n, dy)}" for n in chains]
             parts.append(current.by_drive(lambda j: f"m{self.n_rates + j}"))
@@ -171,10 +169,9 @@ class ClampStep(ClampOutput):
         with t.function("observeBy", "Derivatives of current and charge at the end of a step."):
             for row in range(len(OBSERVED)):
                 t.put(self.d("before", row), self.d("observed", row))
-            chains, terms = range(len(self.model.chains)), range(len(self.terms))
+            chains, terms = range(len(self.model.chains)), range(len(self.model.terms))
             v = self.d("y", self.at_v)
-            self._opens("o", lambda n: self.a("y", n))
-            current = self._current("o", lambda j: self.a("u", self.n_rates + j))
+            current = self._current(lambda n: self.a("y", n))
             dots = [self._projected(k, lambda n: self.d("y", n)) for k in chains]
 
             def by(first: str, second: str, j: int) -> str:

@@ -303,13 +303,11 @@ class CpuSpectralSource(LaneChannel):
     def _gain(self) -> str:
         """Return the drive at v of the one current that opens, see `choose_path`."""
         if not self.ohmic:
-            row = next(row for row, term in enumerate(self.model.terms) if term.chains)
-            return self.c.at("gain", row)
+            return self.c.at("gain", self.runs.opening)
         return f"{self.c.at('gain', 0)}*(v - {self.c.at('gain', 1)})"
 
     def _leak(self) -> str:
-        rows = [row for row, term in enumerate(self.model.terms) if not term.chains]
-        return " + ".join(self.c.at("gain", row) for row in rows)
+        return " + ".join(self.c.at("gain", row) for row in self.runs.leaks)
 
     def _end_run(self) -> None:
         with self.function("endRun(a)", "The state at the end of a run, into the rows y."):

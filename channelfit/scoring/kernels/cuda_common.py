@@ -9,7 +9,7 @@ precision of stepping: they are few, and everything after them inherits their di
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import sympy
 
@@ -160,6 +160,19 @@ class CudaChannel(ChannelRows):
             with w.device(f"constexpr bool {name}(const int k)", doc):
                 tests = " || ".join(f"k == {x}" for x, yes in enumerate(holds) if yes)
                 w(f"return {tests or 'false'};")
+
+    def write_arrive(self, w: CudaWriter, argument: str, limit: Callable[[int], str]) -> None:
+        """Write arrive, which puts gates without a time constant at their limits.
+
+        Arguments:
+            argument: of the function, from which `limit` of chain k takes its text.
+        """
+        with w.device(
+            f"void arrive(const {argument} *x)",
+            "Gates without a time constant are where they relax to at once.",
+        ):
+            for k, chain in self.chains:
+                w(*([f"x[{self.first_x[k]}] = {limit(k)};"] if chain.instant else []))
 
     def names(self) -> dict[str, str]:
         """Return the names in the text of parameters, definitions and the voltage."""

@@ -284,17 +284,8 @@ class CudaSource:
             ):
                 for k, _ in self.chains:
                     w(f"advanceChain(t.step{k}{index}, x + {self.channel.first_x[k]});")
-        with w.device(
-            "void arrive(const Parts &parts, real *x)",
-            "Gates without a time constant are where they relax to at once.",
-        ):
-            w(
-                *(
-                    f"x[{self.channel.first_x[k]}] = parts.step{k}[0][0][0];"
-                    for k, chain in self.chains
-                    if chain.instant
-                )
-            )
+        arguments, limit = "Parts &parts, real", "parts.step{}[0][0][0]"
+        self.channel.write_arrive(w, arguments, limit.format)
 
 
 _TABLES = """

@@ -226,10 +226,8 @@ class CudaSpectralSource:
             w("const double gain = conductance*(v - reversal);")
         else:
             w("double drive[N_TERMS];", "createDrives(v, p, drive, status);")
-            rows = list(enumerate(self.model.terms))
-            (opening,) = (f"drive[{row}]" for row, term in rows if term.chains)
-            leaks = [f"drive[{row}]" for row, term in rows if not term.chains]
-            w(f"const double gain = {opening};")
+            w(f"const double gain = drive[{self.runs.opening}];")
+            leaks = [f"drive[{row}]" for row in self.runs.leaks]
             w(*([f"const double leak = {' + '.join(leaks)};"] if leaks else []))
         if self.sampled:
             self._one_sample_on()
@@ -346,7 +344,7 @@ class CudaSpectralSource:
 _FINISH = f"""\
 struct Result {{ double *cost; signed char *status; int *listed, *n_listed; }};
 
-// Cost, pA^2, and status of a candidate whose sum of squares, less the data's own, is known. One in
+// Cost, pA^2, and status of a candidate, from its sum of squares less the data's own. One in
 // doubt, or with hardly anything left of what cancels, is listed for stepping.
 __device__ __forceinline__ void finish(double sum, int status, bool doubt, double squares,
                                        double total_weight, int candidate, Result result) {{

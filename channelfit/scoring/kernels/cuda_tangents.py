@@ -194,17 +194,7 @@ class CudaTangentSource:
         ):
             for k, _ in self.chains:
                 w(f"advance(p.chain{k}, x + {self.channel.first_x[k]});")
-        with w.device(
-            "void arrive(const Propagators &p, Dual *x)",
-            "Gates without a time constant are where they relax to at once.",
-        ):
-            w(
-                *(
-                    f"x[{self.channel.first_x[k]}] = p.chain{k}.gained;"
-                    for k, chain in self.chains
-                    if chain.instant
-                )
-            )
+        self.channel.write_arrive(w, "Propagators &p, Dual", "p.chain{}.gained".format)
 
 
 #: The propagator of a chain of two states at a held voltage.

@@ -27,12 +27,17 @@ class SpectralRuns:
 
     Arguments:
         spectrum: the formulas of the modes there.
+
+    Attributes:
+        opening: the term of the current that opens; leaks: those that always are.
     """
 
     def __init__(self, spectrum: ModalSpectrum) -> None:
         self.spectrum = spectrum
         self.model: ChannelModel = spectrum.model
-        self.leaks = any(not term.chains for term in self.model.terms)
+        rows = list(enumerate(self.model.terms))
+        self.opening = next((row for row, term in rows if term.chains), 0)
+        self.leaks = [row for row, term in rows if not term.chains]
 
     def amplitudes(self, c: Scalars, k: int) -> None:
         """Name w{k}_0 and w{k}_j, j = 1..n-1: the modes of the open probability of chain k.

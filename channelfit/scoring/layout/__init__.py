@@ -1,1 +1,1 @@
-"""How recordings are laid out for the kernels: visits, tables, compressions, collocation."""
+"""The layout of recordings for the kernels: visits, tables, compressions, collocation."""

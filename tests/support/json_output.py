@@ -1,0 +1,34 @@
+"""Commands called in this process, and the lines that `--json` prints, the summary in the last."""
+
+import functools
+import json
+from typing import Any
+
+from click.testing import CliRunner, Result
+
+from channelfit.front.main import main
+
+
+def run(*words: object) -> Result:
+    """Call `channelfit` with these words."""
+    return CliRunner().invoke(main, [str(word) for word in words])
+
+
+fhn = functools.partial(run, "fhn")
+
+
+def lines(stdout: str) -> list[dict[str, Any]]:
+    """Return all lines, each of them an object."""
+    found = [json.loads(line) for line in stdout.splitlines()]
+    assert found[0]["event"] == "begin"
+    assert [line["event"] for line in found].count("end") == 1
+    return found
+
+
+def summary(stdout: str) -> dict[str, Any]:
+    """Return the results in the last line."""
+    last = lines(stdout)[-1]
+    assert last["event"] == "end"
+    found = last["summary"]
+    assert isinstance(found, dict)
+    return found
