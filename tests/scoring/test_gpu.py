@@ -144,7 +144,10 @@ def test_machine_code_is_kept_in_our_cache_folder_unless_the_user_says_otherwise
     ("message", "words"),
     [
         ("CUDA_ERROR_OUT_OF_MEMORY: out of memory", "smaller --population"),
-        ("Out of memory allocating 75,497,472 bytes (allocated so far: 0 bytes).", "75 MB asked"),
+        (
+            "Out of memory allocating 75,497,472 bytes (allocated so far: 0 bytes).",
+            "75 MB requested",
+        ),
         ("CUDA_ERROR_NO_BINARY_FOR_GPU: no kernel image is available", "too old or too new"),
         ("CUDA_ERROR_LAUNCH_TIMEOUT: the launch timed out", "watchdog of the display"),
         ("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access", "a defect of channelfit"),
@@ -266,5 +269,5 @@ def test_errors_of_a_real_device_are_in_plain_words(cp):
     with pytest.raises(gpu.CudaCompileError, match=r"scale\.cu\(4\).*unheard") as caught:
         gpu.compile_cuda(SCALE.replace("factor;", "unheard;"), name="scale.cu")
     assert "    4      if (i < n) x[i] *= unheard;" in str(caught.value)
-    with pytest.raises(InputError, match="asked for"), gpu.gpu_errors():
+    with pytest.raises(InputError, match="requested"), gpu.gpu_errors():
         cp.empty(10**15, dtype=np.float64)

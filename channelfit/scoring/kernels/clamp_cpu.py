@@ -76,7 +76,7 @@ class ClampCpuSource:
         n_modes: of the low-pass filter.
 
     Attributes:
-        text: the source; `runSweeps` is what Python calls.
+        text: the source; Python calls `runSweeps`.
         lanes: candidates in a block.
     """
 
@@ -127,7 +127,7 @@ class ClampCpuSource:
         w("", "")
         w(
             "def readSamples(a, d, begin, h, end, stop, times, data, weight, at, cost, trace,"
-            " tracing, slope, gradient, curvature):"
+            " tracing, slope, gradient, hessian):"
         )
         w('    """Reads the samples up to a time off the cubic of a step."""')
         with w, w.block(f"for l in range({LANES}):"):
@@ -163,7 +163,7 @@ class ClampCpuSource:
         with w.block(f"for p in range({n}):"):
             w(f"by = weight[i]*slope[p*{LANES} + l]")
             with w.block("for q in range(p + 1):"):
-                w(f"curvature[(p*{n} + q)*{LANES} + l] += by*slope[q*{LANES} + l]")
+                w(f"hessian[(p*{n} + q)*{LANES} + l] += by*slope[q*{LANES} + l]")
 
     def _rest(self) -> None:
         """Write findRest: the state of rest of circuit and channel at a voltage,
@@ -211,7 +211,7 @@ class ClampCpuSource:
         w(
             "def runSweeps(parameters, first, last, holding, sweeps, steps, jumped, rests, modes,"
             " times, data, weight, cost_out, status_out, error_out, trace_out, tracing,"
-            " gradient_out, curvature_out):"
+            " gradient_out, hessian_out):"
         )
         w('    """Sums of squares, or traces, of the blocks first .. last - 1."""')
         with w:
@@ -223,11 +223,11 @@ class ClampCpuSource:
             w(f"at = np.empty({L}, np.int64)", f"slope = np.empty({max(1, n) * L})")
             w(
                 f"gradient = np.empty({max(1, n) * L})",
-                f"curvature = np.empty({max(1, n) ** 2 * L})",
+                f"hessian = np.empty({max(1, n) ** 2 * L})",
             )
             w(f"trace = np.empty(times.size*{L} if tracing else 1)", "m = modes")
             with w.block("for block in range(first, last):"):
-                w("a[:] = 0.0", "d[:] = 0.0", "gradient[:] = 0.0", "curvature[:] = 0.0")
+                w("a[:] = 0.0", "d[:] = 0.0", "gradient[:] = 0.0", "hessian[:] = 0.0")
                 with w.block(f"for l in range({L}):"):
                     w(f"candidate = min(block*{L} + l, n_candidates - 1)", "cost[l] = 0.0")
                     for row in range(len(self.model.parameters)):
@@ -270,7 +270,7 @@ class ClampCpuSource:
             w("at[l] = i0")
         read = (
             "readSamples(a, d, {begin}, {h}, {end}, stop, times, data, weight, at, cost, trace,"
-            " tracing, slope, gradient, curvature)"
+            " tracing, slope, gradient, hessian)"
         )
         with w.block("for n in range(first_step, first_step + n_steps):"):
             w("s = steps[n]")
@@ -302,4 +302,4 @@ class ClampCpuSource:
             with w.block(f"for p in range({n}):"):
                 w(f"gradient_out[p, candidate] = gradient[p*{L} + l]")
                 with w.block("for q in range(p + 1):"):
-                    w(f"curvature_out[p, q, candidate] = curvature[(p*{n} + q)*{L} + l]")
+                    w(f"hessian_out[p, q, candidate] = hessian[(p*{n} + q)*{L} + l]")

@@ -152,7 +152,7 @@ __device__ void takeLeap(double *a, double *d, const double *s, const double *m)
 }
 
 struct Sums {
-    double cost, slope[%(n1)d], gradient[%(n1)d], curvature[%(n1)d*%(n1)d];
+    double cost, slope[%(n1)d], gradient[%(n1)d], hessian[%(n1)d*%(n1)d];
 };
 
 // Reads the samples up to a time off the cubic of a step.
@@ -180,7 +180,7 @@ __device__ void readSamples(const double *a, const double *d, const double begin
                                 + moving*by[%(late_by)d];
                 sums.gradient[p] += weight[i]*r*sums.slope[p];
                 for (int q = 0; q <= p; ++q)
-                    sums.curvature[p*%(n1)d + q] += weight[i]*sums.slope[p]*sums.slope[q];
+                    sums.hessian[p*%(n1)d + q] += weight[i]*sums.slope[p]*sums.slope[q];
             }
         }
         ++i;
@@ -203,7 +203,7 @@ extern "C" __global__ void %(name)s(
     const long long *sweeps, const int n_sweeps, const double *steps, const int width,
     const long long *jumped, const double *rests, const int n_rest_steps, const double *m,
     const double *times, const double *data, const double *weight, double *cost,
-    signed char *status, double *error, double *trace, double *gradient, double *curvature,
+    signed char *status, double *error, double *trace, double *gradient, double *hessian,
     double *kept) {
     const int c = blockIdx.x*blockDim.x + threadIdx.x;
     if (c >= n) return;
@@ -214,7 +214,7 @@ extern "C" __global__ void %(name)s(
     sums.cost = 0.0;
     for (int p = 0; p < %(n)d; ++p) {
         sums.gradient[p] = 0.0;
-        for (int q = 0; q <= p; ++q) sums.curvature[p*%(n1)d + q] = 0.0;
+        for (int q = 0; q <= p; ++q) sums.hessian[p*%(n1)d + q] = 0.0;
     }
     for (int k = 0; k < %(n_parameters)d; ++k) a[%(theta)d + k] = parameters[(long long)k*n + c];
     circuit(a, d, rests, m);
@@ -276,7 +276,7 @@ extern "C" __global__ void %(name)s(
     for (int p = 0; p < %(n)d; ++p) {
         gradient[(long long)p*n + c] = sums.gradient[p];
         for (int q = 0; q <= p; ++q)
-            curvature[((long long)p*%(n)d + q)*n + c] = sums.curvature[p*%(n1)d + q];
+            hessian[((long long)p*%(n)d + q)*n + c] = sums.hessian[p*%(n1)d + q];
     }
 }
 """

@@ -78,7 +78,7 @@ class CpuSpectralSource(LaneChannel):
     """The generated kernel that scores one model from its modes.
 
     Arguments:
-        dtype: float64, or float32 for what is computed at every sample.
+        dtype: float64, or float32 for the arithmetic of every sample.
         sampled: visit every sample (the modal path) instead of summing without samples.
 
     Attributes:
@@ -119,9 +119,9 @@ class CpuSpectralSource(LaneChannel):
                 "there": n_decaying,
             },
         )
-        what = "scores from modes" if self.sampled else "scores without samples"
+        purpose = "scores from modes" if self.sampled else "scores without samples"
         self.header(
-            what,
+            purpose,
             "cellOf, decay, exp, exprel, inline, offsetInCell, reciprocal, rootReciprocal, tanh",
         )
         self.write_rates()

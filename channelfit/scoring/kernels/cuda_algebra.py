@@ -1,11 +1,11 @@
-"""From residuals and their derivatives to cost, gradient and curvature, in CUDA C++.
+"""From residuals and their derivatives to cost, gradient and Gauss-Newton Hessian, in CUDA C++.
 
 The kernels are the same for every model. They add in an order that does not depend on how many
 candidates there are, so that a candidate's numbers do not depend on its company.
 """
 
-#: Names of the kernels: products of matrices, what a well's own mask makes of compressed rows,
-#: inner products of all columns of a candidate, and what these add up to.
+#: Names of the kernels: products of matrices, compressed rows weighted by a well's own mask, inner
+#: products of all columns of a candidate, and their sums.
 PROJECT_TANGENTS, WEIGH_TANGENTS = "projectTangents", "weighTangents"
 MULTIPLY_TANGENTS, CONCLUDE_TANGENTS = "multiplyTangents", "concludeTangents"
 #: Threads of a block of each, and rows of residuals that a block of the products goes through.
@@ -14,7 +14,7 @@ ALGEBRA_THREADS, ALGEBRA_ROWS = 128, 1024
 PROJECTED_ROWS = 64
 
 ALGEBRA = f"""
-// --- from residuals to cost, gradient and curvature ----------------------------------------------
+// --- from residuals to cost, gradient and Hessian ------------------------------------------------
 
 // The products of a matrix (height, depth) with matrices (n, depth, n_columns), to products
 // (n, height, n_columns). Every sum is taken in the order of depth, so that no number depends on
@@ -68,7 +68,7 @@ extern "C" __global__ void {WEIGH_TANGENTS}(
 }}
 
 // The inner product of columns i and j <= i of some rows. With a target it is that of a residual
-// that has yet to be made of column 0: the rows hold currents, and the target what was recorded.
+// that column 0 does not hold yet: the rows hold currents, and the target the recording.
 template <bool HAS_TARGET>
 __device__ __forceinline__ double product(
     const double *__restrict__ rows, const double *__restrict__ target, const int width,
@@ -121,7 +121,7 @@ extern "C" __global__ void {MULTIPLY_TANGENTS}(
 }}
 
 // The parts added up in their order, the worst of a candidate's statuses (n_statuses, n), and where
-// it is good the derivatives, by parameters, of what was 0: gradient (n_parameters, n), curvature
+// it is good its derivatives by parameters, into zeros: gradient (n_parameters, n), hessian
 // (n_parameters, n_parameters, n). The constant and the total weight are those of the well that
 // `wells` (n) names, or the only ones where wells is null.
 extern "C" __global__ void {CONCLUDE_TANGENTS}(
@@ -130,7 +130,7 @@ extern "C" __global__ void {CONCLUDE_TANGENTS}(
     const int n_parameters, const double *__restrict__ constants,
     const double *__restrict__ total_weights, const int *__restrict__ wells,
     double *__restrict__ cost, signed char *__restrict__ status, double *__restrict__ gradient,
-    double *__restrict__ curvature) {{
+    double *__restrict__ hessian) {{
     __shared__ int worst;
     const long long n = gridDim.x, candidate = blockIdx.x;
     const int n_entries = width*(width + 1)/2, well = wells ? wells[candidate] : 0;
@@ -164,8 +164,8 @@ extern "C" __global__ void {CONCLUDE_TANGENTS}(
         gradient[p*n + candidate] = 2.0*row[0];
         for (int j = 1; j <= i; ++j) {{
             const long long q = free[j - 1];
-            curvature[(p*n_parameters + q)*n + candidate] = 2.0*row[j];
-            curvature[(q*n_parameters + p)*n + candidate] = 2.0*row[j];
+            hessian[(p*n_parameters + q)*n + candidate] = 2.0*row[j];
+            hessian[(q*n_parameters + p)*n + candidate] = 2.0*row[j];
         }}
     }}
 }}

@@ -1,4 +1,4 @@
-"""Texts of CUDA that know a conductance and a reversal potential, where the current has drives.
+"""CUDA of a conductance and a reversal potential, rewritten for currents with drives.
 
 The kernels of `cuda_walk` and `cuda_tangents` are written for a current of one ohmic term: its
 conductance g and its reversal potential e hold at every voltage. Any other current has a drive for

@@ -103,7 +103,8 @@ COMPARISON(>=)
 COMPARISON(==)
 COMPARISON(!=)
 
-// y = f(x) with its slope there. What x does not depend on, y does not, however steep f is.
+// y = f(x) with its slope there. y depends on nothing that x does not depend on, however steep f
+// is.
 INLINE Dual composed(const Dual &x, const double value, const double slope) {
     Dual y;
     y.v = value;

@@ -69,7 +69,7 @@ __device__ __forceinline__ double expm1Reduced(double r) {
 
 // exp(x): 0 below -708, infinity where it belongs, NaN stays NaN
 __device__ __forceinline__ double exponential(double x) {
-    const int high = __double2hiint(x);  // no branch: it would part what can run side by side
+    const int high = __double2hiint(x);  // no branch: it would split what runs side by side
     const int bounded = min(high & 0x7fffffff, 0x40a00000) | (high & 0x80000000);
     const double y = __hiloint2double(bounded, __double2loint(x));  // |y| <= 2048
     const double shifted = fma(y, LOGS[0], 6755399441055744.0);

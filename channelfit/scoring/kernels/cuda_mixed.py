@@ -78,7 +78,7 @@ def tangents(channel: CudaChannel) -> str:
 
 
 def composite_numbers(channel: CudaChannel) -> int:
-    """Return numbers in what several steps make of any state: two a gate, a matrix a scheme."""
+    """Return the numbers in the effect of several steps: two a gate, a matrix a scheme."""
     sizes = [len(channel.model.chains[k].states) for k in _schemes(channel)]
     n_gates = len(channel.chains) - len(sizes)
     return 2 * max(1, n_gates) + sum(n * n for n in sizes)

@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
         }}
         __syncthreads();
         if (first == 0) {{
-            // the matrix: slopes of polynomials less what flows; unknowns stand state by state
+            // the matrix: slopes of polynomials less flows; unknowns stand state by state
             for (int k = thread; k < SIZE*SIZE; k += {PIECE_THREADS}) {{
                 const int i = k/SIZE, j = k % SIZE;
                 matrix[k] = i/POINTS == j/POINTS ? SLOPES[i % POINTS][1 + j % POINTS] : 0.0;

@@ -33,8 +33,8 @@ def write_propagators(
     Arguments:
         sparse: numbers of states of which the generator is multiplied transition by transition:
             the matrices of a dense polynomial would not fit the registers.
-        fast_rates: whether rates that are too fast for anything but their ratios are cut to what
-            `fast_rates.GREATEST_NORM` allows. Without it the propagator is squared more often.
+        fast_rates: whether rates of which only the ratios matter are cut as far as
+            `fast_rates.GREATEST_NORM` demands. Without it the propagator is squared more often.
         inlined: whether createPropagator is written out wherever it is called.
     """
     w(*_PROPAGATORS.splitlines())
@@ -182,7 +182,7 @@ __device__ __forceinline__ void multiply(const Number (&a)[N][N], const Number (
     }
 }
 
-// The diagonal is what is left of one: columns sum to one, those of derivatives to zero, and
+// The diagonal is the rest of one: columns sum to one, those of derivatives to zero, and
 // nothing is negative.
 template <class Number, int N>
 __device__ __forceinline__ void closeColumns(Number (&p)[N][N]) {

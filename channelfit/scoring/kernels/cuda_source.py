@@ -6,14 +6,14 @@ voltage and sampling interval, in registers where it fits, and serves all its ru
 * the rows c P^j that give the open probability j samples on, so that a sample costs n - 1
   multiply-adds, one subtraction of the datum and one multiply-add for its square; conductance and
   driving force are in the rows,
-* the step x <- x + F x + b of STRIDE samples, and those of 1, 2, 4 .. for what is left over.
+* the step x <- x + F x + b of STRIDE samples, and those of 1, 2, 4 .. for the remaining ones.
 
 The formulas themselves are templates that derivatives use as well: rates and steady states stand in
 `cuda_common`, propagators in `cuda_propagator`, steps at a varying voltage in `cuda_moving`. What
 stands here makes tables of them, which only values need; the loops of a thread are in `cuda_walk`.
 
 Up to ten states every loop over a matrix is written out. In a loop that is not, the matrix lies in
-local memory and each multiply-add waits for two loads, eight times what the arithmetic takes.
+local memory and each multiply-add waits for two loads, eight times as long as the arithmetic takes.
 
 The cost of a sample of the two-gate hERG model where the voltage moves, in float32, counted in
 the machine code for sm_90: about 115 instructions, 12 of them on the special-function units (8
@@ -144,7 +144,7 @@ class CudaSource:
     def _text(self) -> str:
         w = CudaWriter()
         w(self.channel.title(f"stepping in {self.dtype}"), "")
-        w("#ifndef N_SLOTS  // what the protocols decide: `CudaSource.specialized` defines it")
+        w("#ifndef N_SLOTS  // depends on the protocols: `CudaSource.specialized` defines it")
         w("#define N_SLOTS 16  // of states that runs start from", "#define VARYING 1")
         w("#define TRACED 0  // 1: currents instead of sums of squares; 2: where there is a trace")
         w("#endif", "")

@@ -33,7 +33,7 @@ class CudaSpectralSource:
     """The CUDA text that scores one model from its modes.
 
     Arguments:
-        dtype: float64, or float32 for what is computed at every sample.
+        dtype: float64, or float32 for the arithmetic of every sample.
         sampled: visit every sample (the modal path) instead of summing without samples.
 
     Attributes:
@@ -184,7 +184,7 @@ class CudaSpectralSource:
         """
         steps = walk.values[:-1]
         new = np.diff(steps[:, 1], prepend=-1.0) != 0
-        new[walk.visits[:-1]] = True  # what a duration needs is computed once while it lasts
+        new[walk.visits[:-1]] = True  # a duration's values are computed once while it lasts
         ends = (walk.places[:-1, 1] >= 0).sum()
         times = {"visit": len(walk.visit_v), "run": len(steps), "span": new.sum(), "end": ends}
         return float(sum(n * self._count(self._parts[part]) for part, n in times.items()))
@@ -271,7 +271,7 @@ class CudaSpectralSource:
         for k in range(len(self.model.chains)):
             runs.amplitudes(c, k)
         # No branch, although some runs are not scored (weight 0): it would keep the loads from
-        # being asked for early.
+        # being issued early.
         read = (f"transform(table, cell[{i}], offset[{i}])" for i in range(len(self.decaying)))
         runs.add_cost(c, list(read))
         runs.add_cancelled(c)
@@ -345,7 +345,7 @@ _FINISH = f"""\
 struct Result {{ double *cost; signed char *status; int *listed, *n_listed; }};
 
 // Cost, pA^2, and status of a candidate, from its sum of squares less the data's own. One in
-// doubt, or with hardly anything left of what cancels, is listed for stepping.
+// doubt, or with a cost far below the sums that cancel, is listed for stepping.
 __device__ __forceinline__ void finish(double sum, int status, bool doubt, double squares,
                                        double total_weight, int candidate, Result result) {{
     sum += squares;

@@ -48,7 +48,7 @@ TRACE_TANGENTS = "traceTangents"
 COMPOSE_TANGENTS, REPLAY_TANGENTS = "composeTangents", "replayTangents"
 
 #: Derivatives that a thread carries, by the states of the largest chain; 1 for more states. More
-#: derivatives share what the value costs, but the propagator of many states fills the registers.
+#: derivatives share the work for the value, but the propagator of many states fills the registers.
 _TANGENTS_BY_STATES = {1: 4, 2: 4, 3: 2}
 
 
@@ -125,7 +125,7 @@ class CudaTangentSource:
     def _text(self, cut: bool, pieces: bool = False) -> str:
         w = CudaWriter()
         w(self.channel.title("residuals and their derivatives"), "")
-        w("#ifndef N_SLOTS  // what the protocols decide: `specialized` defines it")
+        w("#ifndef N_SLOTS  // depends on the protocols: `specialized` defines it")
         w("#define N_SLOTS 16  // of states between runs", "#define VARYING 1", "#endif", "")
         w("typedef double real;  // of constants")
         w(f"constexpr int TANGENTS = {self.tangents};  // derivatives that a thread carries")
@@ -216,7 +216,7 @@ INLINE void advance(const Relaxation<Dual> &p, Dual *x) { x[0] = p.of(x[0]); }
 _PROGRAM = f"""
 {cuda_names()}
 
-// --- what a thread walks through -----------------------------------------------------------------
+// --- the visits of a thread ----------------------------------------------------------------------
 
 enum {{ REST, HELD, VARYING_VOLTAGE }};
 

@@ -16,7 +16,7 @@ SWEEP, ADD_JOBS, LISTED = "runSweep", "addJobs", "scoreListed"
 PROGRAM = f"""
 {cuda_names()}
 
-// --- what a thread walks through: see visit_order.Schedule ---------------------------------------
+// --- the visits of a thread: see visit_order.Schedule --------------------------------------------
 
 struct Visit {{
     double v, dt;        // mV and ms between samples; not used where the voltage varies

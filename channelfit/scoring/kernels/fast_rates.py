@@ -37,7 +37,7 @@ def resolvent(b, r, n, lanes):  # type: ignore[no-untyped-def]
         for lane in range(lanes):
             r[i * size + i * lanes + lane] = 1.0
     for s in range(n):
-        # the state's own column: what leaves it to states that are left, and what ends there
+        # the state's own column: transitions to the other states left, and the ends there
         for lane in range(lanes):
             total = 0.0
             for i in range(s + 1, n):

@@ -51,7 +51,7 @@ class LaneWriter:
         return f"{name}[({row})*{self.lanes} + l]"
 
     def number(self, value: float) -> str:
-        """Return a literal of the stepping precision, so that it does not widen what it meets."""
+        """Return a literal of the stepping precision, which does not widen the other operand."""
         return repr(value) if self.real == "float64" else f"float32({value!r})"
 
     def over_lanes(self) -> Writer:
@@ -121,10 +121,10 @@ class LaneWriter:
         """Write out = left right of flat arrays, in loops alone;
         `out` may be a row of the others.
 
-        Some rows and some terms are taken at once, so that what is loaded is used more than once.
+        Some rows and some terms are taken at once, so that loaded numbers are used more than once.
 
         Arguments:
-            sizes: rows of `left`, what is summed over, columns of `right`.
+            sizes: rows of `left`, terms of each sum, columns of `right`.
             real: the type of the sums.
         """
         w, (n_rows, n_terms, n_columns) = self.w, sizes
@@ -145,7 +145,7 @@ class LaneWriter:
                 w(f"{out}[i*{length} + k] = sums[k]")
 
     def _in_parts(self, name: str, n: int, size: int) -> Iterator[int]:
-        """Open a loop over 0 .. n - 1, `size` at a time; what is left over follows."""
+        """Open a loop over 0 .. n - 1, `size` at a time; the remainder follows."""
         rest = n % size
         if n > rest:
             with self.w.block(f"for {name} in range(0, {n - rest}, {size}):"):

@@ -60,7 +60,7 @@ CUDA = Dialect(
 
 
 class ScalarPrinter(CodePrinter):  # type: ignore[misc]
-    """Prints an expression of scalars; `names` says what each symbol is called in the target."""
+    """A printer of scalar expressions; `names` are those of symbols in the target."""
 
     language = "scalar"
     #: Powers of ten, up and down, that a number in the text may have.

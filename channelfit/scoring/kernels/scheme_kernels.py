@@ -256,7 +256,7 @@ def _exponential(depth, bend, x, dx, columns, transitions, m, dm):
 
     The series acts on the columns of y (n, n + 1 + n_rates, padded): those of the identity, then x,
     then its derivatives by the logarithm of each rate, which start at zero and are fed by x in
-    every term. What comes of the identity then carries the derivatives that x has brought.
+    every term. The product of the identity then carries the derivatives that x had before.
     A = B - a with B >= 0 and a the fastest exit, so that the series adds without cancellation.
     columns (3, ..) is scratch: y, a term of the series, and the next one.
     """

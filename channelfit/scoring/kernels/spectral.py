@@ -8,7 +8,7 @@ one mode, entering 0 to 3 times). With G(L) = sum_k exp(-L k h) and D(L) = sum_k
 
 G is a geometric sum and D is tabulated (`layout.exponential_tables`). This module leads from the
 rates at a voltage to modes, `spectral_runs` from modes to costs. Both serve the CPU and CUDA, which
-differ in how they spell a value (`scalars`), and in what stands around these formulas: loops over
+differ in how they spell a value (`scalars`), and in the code around these formulas: loops over
 lanes or threads, and memory.
 
 The modes of a chain of
@@ -19,7 +19,7 @@ The modes of a chain of
 * more states under detailed balance (every tree, and cycles that keep it): the generator is similar
   to the symmetric -M M^T, and M comes out of the Grassmann-Taksar-Heyman elimination, again without
   a subtraction. One-sided Jacobi rotations of its columns give the speeds to high relative accuracy
-  (Demmel and Veselic 1992). What a mode contributes follows
+  (Demmel and Veselic 1992). Its amplitude follows
   - up to six states from Lagrange's product of (A + l_f)/(l_f - l_e) over the other modes f, which
     no grading of the rates disturbs, but speeds that nearly agree do;
   - beyond, where speeds do come close, from the columns themselves, which mind only occupancies
@@ -44,7 +44,7 @@ from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS, SpectralLa
 GREATEST_LOSS = 1e3
 #: Rates at the bounds of `model`, but for rounding.
 LEAST_RATE, GREATEST_RATE = RATE_FLOOR * (1 + 1e-6), RATE_CEILING * (1 - 1e-6)
-#: A slow factor of Lagrange's products magnifies what rounding has left of the fastest mode by the
+#: A slow factor of Lagrange's products magnifies the rounding error of the fastest mode by the
 #: ratio of speeds; one more fast factor takes it down by rounding again. Beyond this ratio the two
 #: together leave more than one part in 1e9 of a cost.
 GREATEST_SPREAD = 1e22
@@ -129,11 +129,11 @@ class ModalSpectrum(SpectralLayout):
     def eliminate(self, c: Scalars, k: int, column: Column) -> None:
         """Store columns of M, -S = M M^T, and name the steady state, by eliminating states.
 
-        The last state goes first. What the topology leaves zero is not computed.
+        The last state goes first. Elements that the topology leaves zero are not computed.
         """
         n = len(self.model.chains[k].states)
         rate = {pair: c.at("q", row) for pair, row in self.rate_rows(k).items()}
-        own = set(rate)  # what joins them may be so small that a product underflows
+        own = set(rate)  # later ones may be so small that a product underflows
         factor: dict[tuple[int, int], str] = {}
         for last in range(n - 1, 0, -1):
             before = [i for i in range(last) if (last, i) in rate]
@@ -239,7 +239,7 @@ class ModalSpectrum(SpectralLayout):
     def products(self, c: Scalars, k: int) -> None:
         """Store rows and gaps of a chain of four to six states, from the speeds and limit in s.
 
-        Row e holds what mode e contributes to the open occupancy for each state's distance from
+        Row e holds the part of mode e in the open probability for each state's distance from
         its limit.
         """
         n, rows = len(self.model.chains[k].states), self.layout[k]
@@ -356,7 +356,7 @@ def order_of_factors(e: int, n_modes: int) -> list[int]:
     """Return, in order, the modes f of which the factors (A +
     l_f)/(l_f - l_e) leave mode e alone.
 
-    A slow factor magnifies what rounding left of fast modes by the ratio of speeds. So each is
+    A slow factor magnifies rounding errors of fast modes by the ratio of speeds. So each is
     followed by the factors of all faster modes again: they take the rest away and do nothing to e.
     """
     order: list[int] = []

@@ -6,7 +6,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.scoring.kernels.channel_rows import ChannelRows
 from channelfit.scoring.kernels.scalars import Scalars
 
-#: Up to so many states what a mode contributes is one of Lagrange's products; see `spectral`.
+#: Up to so many states a mode's amplitude is one of Lagrange's products; see `spectral`.
 MOST_PRODUCTS = 6
 
 #: The power of each mode of a model in a product of exponentials.
@@ -23,7 +23,7 @@ class SpectralLayout(ChannelRows):
         terms: indices I of the open probability; the constant one first.
         decaying: the same without the constant one.
         sums: indices of its square without the constant one, each after those it is made of.
-        n_kept: rows of the array s, which holds what one visit computes.
+        n_kept: rows of the array s, the results of one visit.
         strainable: chains with speeds that may come so close that their amplitudes cancel.
     """
 

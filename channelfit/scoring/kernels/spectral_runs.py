@@ -1,7 +1,7 @@
 """From the modes at a voltage to costs: amplitudes of a run, its sums of squares, its end.
 
 See `spectral` for the sum of squares in terms of modes, and for where the modes come from. The text
-that these formulas become expects, by name, what a kernel knows of a run: `n` samples of `weight`,
+that these formulas become expects these names of a run: `n` samples of `weight`,
 `sum_d` the sum of the data, `gain` = conductance times driving force, pA, or another drive; and
 `leak`, pA, where the model has one.
 """
@@ -42,7 +42,8 @@ class SpectralRuns:
     def amplitudes(self, c: Scalars, k: int) -> None:
         """Name w{k}_0 and w{k}_j, j = 1..n-1: the modes of the open probability of chain k.
 
-        Also names what `end` needs. Element i of x is the occupancy of state i + 1 of the chain.
+        Also names the values that `end` needs. Element i of x is the occupancy of state i + 1 of
+        the chain.
         """
         chain, n = self.model.chains[k], len(self.model.chains[k].states)
         if n == 1:
@@ -307,7 +308,7 @@ class SpectralRuns:
         return names
 
     def add_cancelled(self, c: Scalars) -> None:
-        """Add up what cancels between the modes of chains with nearly equal speeds."""
+        """Add up the amplitudes that cancel between modes of nearly equal speeds."""
         for row, k in enumerate(self.spectrum.strainable):
             lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"
             some = c.choose(f"{c.at('strained', row)} > 0.0", lost, "0.0")
@@ -319,7 +320,7 @@ class SpectralRuns:
         """Return the open occupancy of every chain at one sample, and its power.
 
         Arguments:
-            base: by chain, what does not decay; mode: by mode, what is left of it.
+            base: by chain, the constant part; mode: by mode, its decayed amplitude.
         """
         return [
             (" + ".join([base(k), *(mode(m) for m in self.spectrum.modes(k))]), chain.power)

@@ -17,7 +17,7 @@ N_COLUMNS = 9
 #: Slopes of rates from here on, 1/ms, count as none.
 STEEPEST = 1e306
 
-#: Of what is generated for a model, as kernels that serve all of them call it.
+#: Arguments of the functions generated for a model, which kernels for all models call.
 GAINS = (Type("f64", 1), Type("f64", 2))
 RATES = (Type("f64", 1), Type("f64", 1), Type("f64", 2), Type("f64", 2))
 
@@ -45,13 +45,13 @@ def project(flat, matrices, groups, target, scale, flat_residuals, residuals, no
 def multiply(a, b, c, n_rows, n_inner, n):
     """Store a b in c, of flat arrays: a (n_rows, n_inner), b (n_inner, n), c (n_rows, n).
 
-    Two rows of c and four of b at a time, so that what is loaded is used more than once.
+    Two rows of c and four of b at a time, so that loaded numbers are used more than once.
     """
     for k in range(n_rows * n):
         c[k] = 0.0
     whole = n_inner - n_inner % 4
     for i in range(0, n_rows, 2):
-        # where the last row has no partner it is its own, and writes what it has written
+        # the last row of an odd number is its own partner, and is written twice
         other = min(i + 1, n_rows - 1)
         top, low = c[i * n : i * n + n], c[other * n : other * n + n]
         for p in range(0, whole, 4):

@@ -1,13 +1,13 @@
 """The steps in which a clamp is integrated, the same for all candidates.
 
-A jump of the command is first leapt over: what follows it at once, such as the membrane where there
-is no resistance, is then behind it before rates are evaluated. From there the steps begin at 1 ps,
-soon are nanoseconds, and grow with the time since the jump, h = t/q. Such a mesh resolves a
-relaxation of any time constant alike, be it the lag of the amplifier, the charging of the membrane
-or the gating of the channel, because where a relaxation of time constant tau happens, near t = tau,
-the steps are tau/q. So the mesh need not know the candidate, and a candidate's score cannot depend
-on which others stand beside it. Kinks of the command restart the mesh as finely as their size asks;
-a moving command bounds the steps besides.
+A jump of the command is first leapt over: potentials that follow it at once, such as that of the
+membrane where there is no resistance, do so before rates are evaluated. From there the steps begin
+at 1 ps, soon are nanoseconds, and grow with the time since the jump, h = t/q. Such a mesh resolves
+a relaxation of any time constant alike, be it the lag of the amplifier, the charging of the
+membrane or the gating of the channel, because where a relaxation of time constant tau happens, near
+t = tau, the steps are tau/q. So the mesh need not know the candidate, and a candidate's score
+cannot depend on which others stand beside it. Kinks of the command restart the mesh as finely as
+their size asks; a moving command bounds the steps besides.
 Steps do not end at samples: these are read off the cubic between the ends of a step.
 
 A mesh cannot foresee a current that escapes from the clamp long after the jump. Every

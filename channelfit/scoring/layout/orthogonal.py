@@ -40,7 +40,7 @@ def spanned(columns: np.ndarray, tolerance: float) -> np.ndarray:
     found: list[np.ndarray] = []
     while len(found) < min(left.shape) and norms.max() > least:
         one = left[:, int(np.argmax(norms))]
-        for other in found:  # again: what was taken away before was taken with errors
+        for other in found:  # again: earlier subtractions had rounding errors
             one = one - other * (other * one).sum()
         one = one / np.sqrt((one**2).sum())
         found.append(one)

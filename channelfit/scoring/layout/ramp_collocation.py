@@ -3,7 +3,7 @@
 Where the voltage is smooth (ramps, sines), occupancies solve x' = A(t) x with A as smooth as the
 rates. On a piece [a, b) of the ramp they are a polynomial of degree 12 that fulfils the equation
 at the zeros of P_12 - P_11 (Radau IIA: stiff modes are damped, order 23 at the end of a piece;
-Hairer and Wanner 1996, IV.5). What a ramp excites at its start is gone after a few times its own
+Hairer and Wanner 1996, IV.5). A transient at the start of a ramp is gone after a few times its own
 time constant, so pieces may grow as the time since the start does, until the voltage bounds them.
 Samples lie on the polynomial, hence squares against a recording follow from its points, as in
 `held_compression`:

@@ -43,7 +43,7 @@ def announced(what: str) -> Iterator[None]:
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Let a listener hear what is announced within the block, by whatever thread."""
+    """Let a listener hear the announcements within the block, of all threads."""
     _listeners.append(listener)
     try:
         yield

@@ -22,7 +22,7 @@ def to_host(array: Any) -> np.ndarray:
     A copy from a GPU waits until the GPU has computed the array. Anything that `numpy.array`
     takes is accepted, too.
 
-    Raises: InputError, in plain words, for what CUDA reports meanwhile.
+    Raises: InputError, in plain words, for errors that CUDA reports meanwhile.
     """
     with gpu_errors():
         copy: np.ndarray = array.get() if hasattr(array, "get") else np.array(array)

@@ -112,7 +112,7 @@ def private_folder(kind: str, root: Path | None = None) -> Path | None:
 
 @cache
 def _without(folder: Path, why: str) -> None:
-    """Warn that what is compiled now will have to be compiled again."""
+    """Warn that models will have to be compiled again."""
     warnings.warn(
         f"the cache folder {folder} cannot be used ({why}): models are compiled anew each time; "
         "CHANNELFIT_CACHE names another folder",

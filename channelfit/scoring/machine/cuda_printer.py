@@ -73,7 +73,7 @@ class Card:
         records: arguments that are structures: `facts[COUNT, lane]` is `facts.count`.
         rolled: the counters of loops that are not unrolled; "*" stands for all.
         template: parameters of a template.
-        lane: what the text calls the lane.
+        lane: the name of the lane in the text.
     """
 
     number: str = "real"
@@ -198,7 +198,7 @@ class _CudaPrinter:
     def _without_lanes(self, statements: Sequence[ast.stmt], last: bool = False) -> list[ast.stmt]:
         """Return statements with the bodies of loops over lanes in their places.
 
-        last: whether what follows the statements is the next turn of a loop, as `continue` needs.
+        last: whether the statements end the body of a loop, as `continue` needs.
         """
         out: list[ast.stmt] = []
         for k, statement in enumerate(statements):
@@ -557,7 +557,7 @@ def _continues(statements: Sequence[ast.stmt]) -> bool:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr | None]]:
-    """Return targets with what is assigned to each; None where a call gives several values."""
+    """Return targets with the value of each; None where a call gives several values."""
     if not isinstance(target, ast.Tuple):
         return [(target, value)]
     if isinstance(value, ast.Tuple):
@@ -629,7 +629,7 @@ def _heads(statement: ast.stmt) -> list[ast.AST]:
 
 
 def _written(source: Source, node: ast.FunctionDef) -> set[str]:
-    """Return the arguments of a function into which it, or what it calls, writes."""
+    """Return the arguments of a function into which it, or a function that it calls, writes."""
     found: set[str] = set()
     for one in ast.walk(node):
         if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store):

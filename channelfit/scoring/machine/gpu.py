@@ -29,7 +29,7 @@ NULL = np.uintp(0)
 _CPU = "--backend cpu needs no GPU"
 #: The folder within the cache folder for compiled kernels, CuPy's own among them.
 _MACHINE_CODE = "cuda"
-#: Names of errors in CUDA's runtime and driver, and what each means here and what to do about it.
+#: Names of errors in CUDA's runtime and driver, and for each its meaning here and its remedy.
 _MEANINGS = (
     (
         r"cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|Out of memory allocating",
@@ -227,7 +227,7 @@ _working: Any = None
 def cupy() -> Any:
     """Return CuPy, after making sure that it can use a GPU.
 
-    Raises: InputError, saying what is missing (CuPy, the driver or a GPU) and how to get it.
+    Raises: InputError, naming the missing part (CuPy, the driver or a GPU) and how to get it.
     """
     global _working
     if _working is not None and sys.modules.get("cupy") is _working:
@@ -295,7 +295,7 @@ def device() -> GpuProperties:
 
 
 def compile_cuda(text: str, options: Sequence[str] = (), name: str = "kernel.cu") -> CudaModule:
-    """Compile CUDA C++ with NVRTC for the current GPU, or load what was compiled before.
+    """Compile CUDA C++ with NVRTC for the current GPU, or load its earlier machine code.
 
     Machine code is kept in the cache folder (see `cache.keep`), under the hash of text, options,
     architecture and version of the compiler. ``-ftz=true`` is always among the options: float32
@@ -418,7 +418,7 @@ def numbered_lines(text: str, message: str) -> str:
 
 @contextmanager
 def gpu_errors() -> Iterator[None]:
-    """Turn what CUDA and CuPy raise within the block into an InputError that says what to do.
+    """Turn errors of CUDA and CuPy within the block into an InputError with a remedy.
 
     An error without a known meaning passes unchanged: it is a defect.
     """
@@ -518,7 +518,7 @@ def _memory(error: BaseException) -> str:
     parts = []
     requested = re.search(r"allocating ([\d,]+) bytes", str(error))
     if requested:
-        parts.append(f"{_megabytes(int(requested[1].replace(',', '')))} asked for")
+        parts.append(f"{_megabytes(int(requested[1].replace(',', '')))} requested")
     try:
         free, total = importlib.import_module("cupy").cuda.runtime.memGetInfo()
         parts.append(f"{_megabytes(free)} of {_megabytes(total)} free")

@@ -14,7 +14,7 @@ The language has:
 * `for .. in range(..)` (a step that is no constant is positive), `while`, `if`, `break`,
   `continue`, `return` of numbers and of tuples of numbers;
   `x if c else y`; comparisons, `and`, `or`, `not`, `& | >> <<`.
-* `abs min max int float len`, and of `math` and NumPy what `lowering_body.MATH` lists;
+* `abs min max int float len`, and those of `lowering_body.MATH`, of `math` and NumPy;
   constants of modules: numbers, and tuples of numbers; functions of kernel modules;
   kernels as arguments.
 * of `kernel_math` the functions that are one instruction each, and the marks `@inline` (written out
@@ -187,7 +187,7 @@ class Lowered:
     """Text of LLVM's intermediate representation.
 
     Attributes:
-        text: `entry` is what Python calls, `symbol` what other kernels may call.
+        text: Python calls `entry`, other kernels may call `symbol`.
         symbol: the kernel's own.
         result: types of the numbers that it returns.
     """
@@ -230,7 +230,7 @@ class _Function(Calls):
         self.made.result = self.results
         kind = returned(self.results)
         how = "" if self.outermost else "internal "
-        # what is generated calls each of its functions in many places
+        # generated texts call each of their functions in many places
         apart = self.source.module is None or self.program.plainly or marked(self.node, "apart")
         hint = "" if self.outermost or not apart else "noinline "
         hint = "alwaysinline " if marked(self.node, "inline") else hint
@@ -248,7 +248,7 @@ class _Function(Calls):
         """Free the memory that was taken, and return."""
         for slot in self.heap:
             self.put(f"call void @free(ptr {self.let(f'load ptr, ptr {slot}')})")
-        # heap grows: what is allocated further down is null here, which may be freed
+        # heap grows: a later allocation is null here, which may be freed
         if not values and self.results:
             self.put("unreachable")
         elif not values:

@@ -78,7 +78,7 @@ class Kernel:
     """A function of arrays and numbers that runs as machine code.
 
     Arguments:
-        source, name: its text; see `lowering` for what may stand in it.
+        source, name: its text; see `lowering` for its language.
         contract: see `lowering.KernelProgram`.
         checked: whether indices are checked; an IndexError then names the line of a stray one.
 
@@ -142,7 +142,7 @@ class Kernel:
             return self._made[types]
 
     def _types(self, kinds: Sequence[Any]) -> tuple[Type, ...]:
-        """Return the types of arguments; a whole number is a float where the text asks for one."""
+        """Return the types of arguments; a whole number is a float where its annotation says so."""
         types = [self._type(kind) for kind in kinds]
         node = self.source.functions.get(self.name)
         for k, argument in enumerate(node.args.args[: len(types)] if node else ()):
@@ -306,7 +306,7 @@ _libraries: list[Any] = []
 
 
 def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
-    """Return an object file, preceded by what must be known to use it."""
+    """Return an object file, preceded by the facts needed to use it."""
     machine = _machine()
     module, lowered = _optimized(kernel, types, machine)
     results = ["f64" if t.element == "f32" else t.element for t in lowered.result]
@@ -377,7 +377,7 @@ def _compiler() -> str:
 
 @cache
 def _processor() -> tuple[str, str, str]:
-    """Return what code is compiled for: the platform, the processor, and its instructions."""
+    """Return the target of compilation: the platform, the processor, and its instructions."""
     _initialized()
     return (
         llvm.get_process_triple(),
@@ -388,7 +388,7 @@ def _processor() -> tuple[str, str, str]:
 
 @cache
 def _initialized() -> dict[str, int]:
-    """Make LLVM ready; returns addresses of what a kernel may call of the C library."""
+    """Make LLVM ready; return the addresses of functions of the C library."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     library, addresses = _c_library(), {}
@@ -420,7 +420,7 @@ def _machine() -> Any:
 
 @cache
 def _linker() -> Any:
-    """Return what loads machine code: each object as a whole, into one piece of memory.
+    """Return the loader of machine code: each object as a whole, into one piece of memory.
 
     Instructions reach their constants over at most 2 GB. LLVM's older MCJIT asks for memory
     section by section, and in a process with little room left in between it stops the whole

@@ -77,7 +77,7 @@ class Team:
         self._shared: SimpleQueue[_SharedParts] = SimpleQueue()
 
     def share(self, do: Callable[[int, int], None], parts: Sequence[tuple[int, int]]) -> None:
-        """Call do(*part) for all parts, here and in the threads. Raises what one of them raised."""
+        """Call do(*part) for all parts, here and in the threads. Raises the first error."""
         work = _SharedParts(do, parts)
         try:
             self._call(min(self._most, len(parts) - 1), work)
