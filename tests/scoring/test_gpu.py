@@ -259,9 +259,7 @@ def test_kept_machine_code_runs_on_a_device(cp, tmp_path, monkeypatch):
     x = cp.arange(10.0)
     kernel((1,), (256,), (x, np.float64(3), np.int32(10)))
     np.testing.assert_array_equal(x.get(), 3 * np.arange(10.0))
-    assert 0 < kernel.num_regs <= 255
     assert kernel.max_threads_per_block == 1024
-    assert kernel.local_size_bytes == 0
 
 
 @pytest.mark.gpu

@@ -351,7 +351,7 @@ class HostCupy(types.ModuleType):
             runtime=runtime,
             driver=types.SimpleNamespace(
                 occupancyMaxActiveBlocksPerMultiprocessor=lambda _, threads, __: 1024 // threads,
-                funcGetAttribute=lambda attribute, _: {0: 1024, 4: 64}.get(attribute, 0),
+                funcGetAttribute=lambda attribute, _: {0: 1024}.get(attribute, 0),
                 funcSetAttribute=lambda *_: None,
             ),
             nvrtc=_Nvrtc(),

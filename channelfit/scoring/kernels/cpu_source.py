@@ -374,7 +374,6 @@ class CpuSource(LaneChannel):
             f"runSweeps(parameters, first, last, {arrays}, data, cost_out, trace_out, tracing,"
             " status_out)",
             "Sum of weighted squares, pA^2; or, tracing, the currents (n_data, n_candidates).",
-            public=True,
         ):
             self._allocate()
             with w.block("for block in range(first, last):"):

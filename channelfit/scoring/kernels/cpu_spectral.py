@@ -394,7 +394,6 @@ class CpuSpectralSource(LaneChannel):
             f"runSweep(parameters, first, last, {', '.join(WALK_ARGUMENTS)}, n_slots, tables,"
             " squares, cost_out, status_out, doubt_out)",
             "Sum of weighted squares less `squares`, pA^2; status; whether stepping must score it.",
-            public=True,
         ):
             self._allocate_rows()
             with w.block("for block in range(first, last):"):

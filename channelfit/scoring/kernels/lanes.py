@@ -58,8 +58,8 @@ class LaneWriter:
         """Open the loop over lanes, the innermost."""
         return self.w.block(f"for l in range({self.lanes}):")
 
-    def function(self, head: str, doc: str, public: bool = False) -> Writer:
-        """Open a function; only public ones are called from Python."""
+    def function(self, head: str, doc: str) -> Writer:
+        """Open a function."""
         self.w("", "")
         self.w(f"def {head}:")
         self.w(f'    """{doc}"""')

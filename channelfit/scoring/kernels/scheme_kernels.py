@@ -103,6 +103,16 @@ def _stepped(x, z, x2, z2, p, dp, row, scratch):
             z[i, u] = z2[i, u]
 
 
+def _passed(n_samples, x, z, x2, z2, powers, dpowers, row, scratch):
+    """Advance x, z and row by some samples, by the propagators of 1, 2, 4 .. samples."""
+    level = 0
+    while n_samples > 0:
+        if n_samples & 1:
+            _stepped(x, z, x2, z2, powers[level], dpowers[level], row, scratch)
+        n_samples >>= 1
+        level += 1
+
+
 @plain_kernel
 def schemeHeld(
     runs,
@@ -128,12 +138,8 @@ def schemeHeld(
     width = dstates.shape[2]
     moved, moved2, open_by = np.empty((n, width)), np.empty((n, width)), np.empty(width)
     for r in range(first, last):
-        source, target, table, v = (
-            runs[r, SOURCE],
-            runs[r, TARGET],
-            runs[r, TABLE],
-            runs[r, VOLTAGE],
-        )
+        source, target = runs[r, SOURCE], runs[r, TARGET]
+        table, v = runs[r, TABLE], runs[r, VOLTAGE]
         n_samples = runs[r, N]
         for i in range(n):
             x[i] = states[source, i]
@@ -145,14 +151,7 @@ def schemeHeld(
         place, done = runs[r, OUT], 0
         for k in range(runs[r, N_POINTS]):
             here = points[runs[r, POINTS] + k]
-            gap, level = here - done, 0
-            while gap > 0:
-                if gap & 1:
-                    _stepped(
-                        x, z, x2, z2, powers[table, level], dpowers[table, level], row, scratch
-                    )
-                gap >>= 1
-                level += 1
+            _passed(here - done, x, z, x2, z2, powers[table], dpowers[table], row, scratch)
             done = here
             is_open = 0.0
             for u in range(n_rates):
@@ -174,12 +173,7 @@ def schemeHeld(
                 ds = driveSlope(gain, drive, d)
                 out[place + 1 + d] = s * open_by[d] + ds * is_open
             place += runs[r, STRIDE]
-        gap, level = n_samples - done, 0
-        while gap > 0:
-            if gap & 1:
-                _stepped(x, z, x2, z2, powers[table, level], dpowers[table, level], row, scratch)
-            gap >>= 1
-            level += 1
+        _passed(n_samples - done, x, z, x2, z2, powers[table], dpowers[table], row, scratch)
         for i in range(n):
             for d in range(width):
                 moved[i, d] = dstates[source, i, d]

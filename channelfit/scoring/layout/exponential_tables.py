@@ -133,7 +133,7 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
     order = schedule(tree, n_jobs, single_samples_anywhere=not sampled)
     if (tree.runs[order.run, KIND] != HELD).any():
         raise ValueError("voltage varies; only stepping can score that")
-    recording = _RunData() if sampled else _Transforms()
+    recording = _RunTables(sampled)
     visits, shortest = [0], []
     places: list[tuple[int, int, int, int]] = []
     values: list[tuple[float, float, float, float]] = []
@@ -176,38 +176,30 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
     )
 
 
-class _Transforms:
-    """Collects the tables of runs, one after the other; a single sample is its own transform."""
+class _RunTables:
+    """Collects the tables of runs, or their data, one after the other.
 
-    def __init__(self) -> None:
-        self.tables: list[np.ndarray] = []
+    Arguments:
+        sampled: collect data, each run beginning at a multiple of 16 bytes.
+    """
+
+    def __init__(self, sampled: bool) -> None:
+        self.sampled = sampled
+        self.parts: list[np.ndarray] = []
         self.n = 0
 
     def add(self, data: np.ndarray) -> tuple[int, int]:
-        """Add the table of data (n,); return its first row, and its last one, counted in it."""
-        table = transform_table(data) if len(data) > 1 else np.eye(1, DEGREE + 1) * data[0]
-        self.tables.append(table)
-        self.n += len(table)
-        return self.n - len(table), len(table) - 1
+        """Add data (n,); return their first row, and the last row of their table, counted in it."""
+        if self.sampled:
+            rows, last = np.concatenate([data, np.zeros(-len(data) % 4)]), 0
+        else:  # a single sample is its own transform
+            rows = transform_table(data) if len(data) > 1 else np.eye(1, DEGREE + 1) * data[0]
+            last = len(rows) - 1
+        self.parts.append(rows)
+        self.n += len(rows)
+        return self.n - len(rows), last
 
     def joined(self) -> np.ndarray:
-        """Return all tables (n_rows, DEGREE + 1), and an empty row for kernels that read ahead."""
-        return np.vstack([*self.tables, np.zeros((1, DEGREE + 1))])
-
-
-class _RunData:
-    """Collects the data of runs, one after the other, each beginning at a multiple of 16 bytes."""
-
-    def __init__(self) -> None:
-        self.data: list[np.ndarray] = []
-        self.n = 0
-
-    def add(self, data: np.ndarray) -> tuple[int, int]:
-        """Add data (n,); returns where they begin, and 0 where tables have a last row."""
-        self.data.append(np.concatenate([data, np.zeros(-len(data) % 4)]))
-        self.n += len(self.data[-1])
-        return self.n - len(self.data[-1]), 0
-
-    def joined(self) -> np.ndarray:
-        """Return all data (n,), and a few zeros for kernels that read ahead."""
-        return np.concatenate([*self.data, np.zeros(4)])
+        """Return all tables (n_rows, DEGREE + 1) or data (n,), and zeros for reading ahead."""
+        ahead = np.zeros(4) if self.sampled else np.zeros((1, DEGREE + 1))
+        return np.concatenate([*self.parts, ahead])

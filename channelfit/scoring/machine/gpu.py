@@ -125,7 +125,7 @@ class CudaKernel:
     """
 
     # CUfunction_attribute of the driver
-    _MOST_THREADS, _LOCAL_BYTES, _REGISTERS, _MOST_DYNAMIC, _CARVEOUT = 0, 3, 4, 8, 9
+    _MOST_THREADS, _MOST_DYNAMIC, _CARVEOUT = 0, 8, 9
 
     def __init__(self, function: Any) -> None:
         self.kernel = function
@@ -142,17 +142,8 @@ class CudaKernel:
     @property
     def max_threads_per_block(self) -> int:
         """Return the most threads per block that the registers of the kernel allow."""
-        return self._get(self._MOST_THREADS)
-
-    @property
-    def num_regs(self) -> int:
-        """Registers of 32 bits that each thread takes."""
-        return self._get(self._REGISTERS)
-
-    @property
-    def local_size_bytes(self) -> int:
-        """Bytes of memory for each thread's numbers that found no register."""
-        return self._get(self._LOCAL_BYTES)
+        attribute = cupy().cuda.driver.funcGetAttribute(self._MOST_THREADS, self.kernel.ptr)
+        return int(attribute)
 
     def allow_dynamic_shared(self, n_bytes: int) -> None:
         """Allow launches to ask for so much shared memory; otherwise 48 KB is the most."""
@@ -161,9 +152,6 @@ class CudaKernel:
     def prefer_shared(self, percent: int) -> None:
         """Set how much of the first-level cache should be shared memory, in percent."""
         self._set(self._CARVEOUT, percent)
-
-    def _get(self, attribute: int) -> int:
-        return int(cupy().cuda.driver.funcGetAttribute(attribute, self.kernel.ptr))
 
     def _set(self, attribute: int, value: int) -> None:
         with gpu_errors():

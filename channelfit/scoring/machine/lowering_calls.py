@@ -106,11 +106,10 @@ class Calls(Expressions):
         prototype = kernel.type.prototype
         if tuple(v.type for v in values) != prototype:
             self.refuse(f"the kernel takes {kernel.type}, not {[str(v.type) for v in values]}")
-        given, kinds = [], []
+        given = []
         for v in values:
             kind = "ptr" if v.type.ndim else LLVM[v.type.element]
             given += [f"{kind} {v.ref}", *(f"i64 {ref}" for ref in v.shape)]
-            kinds += [kind, *("i64" for _ in v.shape)]
         self.put(f"call void {kernel.ref}({', '.join(given)})")
         return []
 
