@@ -71,13 +71,15 @@ def test_operations_are_pythons(a, b, i, j):
 
 
 INLINED = """
+from channelfit.scoring.machine.kernel_math import unrolled
+
 TABLE = (0.5, -1.25, 3.0, 7.5)
 
 
 @inline
 def polynomial(x):
     p = TABLE[3]
-    for k in range(2, -1, -1):
+    for k in unrolled(2, -1, -1):
         p = p*x + TABLE[k]
     return p
 
@@ -102,7 +104,7 @@ def f(x):
 
 
 @pytest.mark.parametrize("x", [-2.0, 0.75, 5.0, 9.0, math.nan])
-def test_loops_of_inlined_functions_are_pythons(x):
+def test_loops_that_are_written_out_are_pythons(x):
     ours = kernel(INLINED, contract=False)(x)
     theirs = plain(HEAD + INLINED).f(x)
     assert [same(a, b) for a, b in zip(ours, theirs, strict=True)] == [True, True]
@@ -269,6 +271,7 @@ def test_kernels_call_kernels_that_are_given_to_them():
         ("    x = a[0.5]\n", "whole number"),
         ("    x = 1.0\n    x = a\n", "x is f64 elsewhere"),
         ("    for k in a:\n        pass\n", "range"),
+        ("    for k in unrolled(a.size):\n        pass\n", "constant bounds"),
         ("    for k in range(3):\n        x = np.empty(3)\n", "outside loops"),
         ("    if a[0] > 0.0:\n        return 1.0\n", "ends with a return"),
         ("    x, y = 1.0\n", "1 values for 2"),

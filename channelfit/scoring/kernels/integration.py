@@ -10,7 +10,7 @@ from math import factorial, sqrt
 
 from channelfit.model.channel import RATE_CEILING
 from channelfit.scoring.kernels.fast_rates import DEEP
-from channelfit.scoring.machine.kernel_math import inline
+from channelfit.scoring.machine.kernel_math import inline, unrolled
 
 # --- exponentials of generators -------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ def moments(whole: float, left: float) -> tuple[float, float, float]:
     From the first up where that loses no digits, from the last (a series) down where it would.
     """
     series = _MOMENT[13]
-    for k in range(12, -1, -1):
+    for k in unrolled(12, -1, -1):
         series = _MOMENT[k] - whole * series
     small = whole < 0.5
     square = whole * whole

@@ -63,13 +63,17 @@ def lower_product(a: int, b: int) -> int:
 
 
 def inline(function: _Function) -> _Function:
-    """Mark a function to be written out wherever it is called, its loops as well."""
+    """Mark a function to be written out wherever it is called."""
     return function
 
 
 def apart(function: _Function) -> _Function:
     """Mark a function to be compiled once: where it is called in many places and runs long."""
     return function
+
+
+#: The range of a loop between constants that is written out, turn by turn.
+unrolled = range
 
 
 # --- functions ------------------------------------------------------------------------------------
@@ -82,7 +86,7 @@ def exp(x: float) -> float:
     n = floor(y * _LOG2E + 0.5)
     r = (y - n * _LN2_HIGH) - n * _LN2_LOW
     p = _EXP[13]
-    for k in range(12, -1, -1):
+    for k in unrolled(12, -1, -1):
         p = p * r + _EXP[k]
     e = p * power_of_two(n - 1.0) * 2.0  # 2**1024 itself is no number
     e = 0.0 if x < -708.0 else e
@@ -94,7 +98,7 @@ def exp(x: float) -> float:
 def exprel(x: float) -> float:
     """Return (e**x - 1) / x, 1 at 0: Taylor series below 0.5, where the difference cancels."""
     p = _EXPREL[13]
-    for k in range(12, -1, -1):
+    for k in unrolled(12, -1, -1):
         p = p * x + _EXPREL[k]
     return p if abs(x) < 0.5 else (exp(x) - 1.0) / x
 
@@ -128,7 +132,7 @@ def decay(x: float) -> float:
     n = shifted - _ROUNDED
     r = (-y - n * _LN2_HIGH) - n * _LN2_LOW
     p = _EXPREL[12]
-    for k in range(11, -1, -1):
+    for k in unrolled(11, -1, -1):
         p = p * r + _EXPREL[k]
     scale = from_bits((bits_of(shifted) + 1023) << 52)
     return (1.0 - scale) - scale * (p * r)

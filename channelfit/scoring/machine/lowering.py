@@ -18,8 +18,8 @@ The language has:
   constants of modules: numbers, and tuples of numbers; functions of kernel modules;
   kernels as arguments.
 * of `kernel_math` the functions that are one instruction each, and the marks `@inline` (written out
-  wherever it is called, its loops between constants as well) and `@apart` (compiled once, however
-  often it is called).
+  wherever it is called) and `@apart` (compiled once, however often it is called); `unrolled` is
+  the range of a loop between constants that is written out.
 
 It differs from Python, for speed: an index is never negative and is not checked (`checked=True`
 makes a kernel that does check). Both sides of `and`, `or` and `x if c else y` may be computed,
@@ -339,7 +339,8 @@ class _Function(Calls):
 
     def _do_For(self, node: ast.For) -> None:
         call = node.iter
-        if not (isinstance(call, ast.Call) and ast.unparse(call.func) == "range") or node.orelse:
+        kind = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+        if not isinstance(call, ast.Call) or kind not in ("range", "unrolled") or node.orelse:
             self.refuse("only `for .. in range(..)` is part of the language")
         if not isinstance(node.target, ast.Name):
             self.refuse("a loop counts with one name")
@@ -356,13 +357,15 @@ class _Function(Calls):
             self.assign(name, Value(I64, i))
             self.block(node.body)
 
+        if kind == "range":
+            self.loop(first, last, step, once)
+            return
         constants = [bound for bound in (first, last, step) if isinstance(bound, int)]
         leaves = any(isinstance(part, ast.Break | ast.Continue) for part in ast.walk(node))
-        if len(constants) == 3 and marked(self.node, "inline") and not leaves:
-            for i in range(*constants):
-                once(i)
-        else:
-            self.loop(first, last, step, once)
+        if len(constants) < 3 or leaves:
+            self.refuse("a loop that is written out has constant bounds, no break and no continue")
+        for i in range(*constants):
+            once(i)
 
     def _do_While(self, node: ast.While) -> None:
         head, body, done = (self.label() for _ in range(3))
