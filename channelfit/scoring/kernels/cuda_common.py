@@ -82,11 +82,8 @@ class CudaChannel(ChannelRows):
             self._write_ohmic_current(w)
         else:
             self._write_total_current(w)
-        with w.device(
-            "bool lost(const Number *x)",
-            "Whether occupancies, NaN included, left [0, 1].",
-            True,
-            "class Number",
+        with w.template(
+            "bool lost(const Number *x)", "Whether occupancies, NaN included, left [0, 1]."
         ):
             tests = []
             for k, chain in self.chains:
@@ -99,32 +96,24 @@ class CudaChannel(ChannelRows):
             w(f"return !({' && '.join(tests) or 'true'});")
 
     def _write_ohmic_current(self, w: CudaWriter) -> None:
-        with w.device(
-            "Number openOf(const Number *x)", "Open probability of a state.", True, "class Number"
-        ):
+        with w.template("Number openOf(const Number *x)", "Open probability of a state."):
             self._open(w)
-        with w.device(
+        with w.template(
             "Number currentOf(const Number *x, const real v, const Number &g, const Number &e)",
             "Current of a state at v mV, pA.",
-            True,
-            "class Number",
         ):
             w("return g*(v - e)*openOf(x);")
 
     def _write_total_current(self, w: CudaWriter) -> None:
-        with w.device(
+        with w.template(
             "Number totalOf(const Number *x, const Number *drive)",
             "Current of a state, pA, from the drives of all terms.",
-            True,
-            "class Number",
         ):
             self._shares(w)
             w(f"return {self.sum_of_terms('drive', lone=True)};")
-        with w.device(
+        with w.template(
             "Number currentOf(const Number *x, const real v, const Number *p, int &status)",
             "Current of a state at v mV, pA.",
-            True,
-            "class Number",
         ):
             w("Number drive[N_TERMS];", "createDrives(v, p, drive, status);")
             w("return totalOf(x, drive);")
@@ -206,11 +195,10 @@ class CudaChannel(ChannelRows):
 
     def _rates(self, w: CudaWriter) -> None:
         steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
-        with w.device(
+        with w.template(
             "void createQmat(const double v, const Number *p, Number *q, int &status)",
             "Rates of all transitions at v mV, 1/ms: the generator's off-diagonal elements.",
-            self.inlined,
-            "class Number",
+            inlined=self.inlined,
         ):
             printer = self._assign(w, steps)
             w("Number r;", "unsigned strange = 0u;")
@@ -243,11 +231,9 @@ class CudaChannel(ChannelRows):
             return
         pair = [self.model.conductance, self.model.reversal]
         steps, pair = assignments(self.model.definitions, pair)
-        with w.device(
+        with w.template(
             "void createGains(const Number *p, Number &g, Number &e, int &status)",
             "Conductance, nS, and reversal potential, mV.",
-            True,
-            "class Number",
         ):
             printer = self._assign(w, steps)
             w(f"g = {printer.text(pair[0])};", f"e = {printer.text(pair[1])};")
@@ -258,11 +244,9 @@ class CudaChannel(ChannelRows):
         drives = [term.drive for term in self.model.terms]
         steps, drives = assignments(self.model.definitions, drives)
         w(f"constexpr int N_TERMS = {len(drives)};  // of the current")
-        with w.device(
+        with w.template(
             "void createDrives(const double v, const Number *p, Number *drive, int &status)",
             "The current of every term at v mV if it were fully open, pA.",
-            True,
-            "class Number",
         ):
             printer = self._assign(w, steps)
             for row, (term, drive) in enumerate(zip(self.model.terms, drives, strict=True)):
@@ -272,11 +256,10 @@ class CudaChannel(ChannelRows):
                 w(f"if (!good) {{ drive[k] = 0.0; status = {NOT_FINITE}; }}")
 
     def _steady_states(self, w: CudaWriter) -> None:
-        with w.device(
+        with w.template(
             "void initStateProbs(const Number *q, Number *x)",
             "Steady state at the rates q (Grassmann, Taksar and Heyman 1985).",
-            self.inlined,
-            "class Number",
+            inlined=self.inlined,
         ):
             for k, chain in enumerate(self.model.chains):
                 if len(chain.states) == 2:

@@ -28,11 +28,9 @@ def write_gates(w: CudaWriter, channel: CudaChannel, floored: bool = False) -> N
     gates = [k for k, chain in channel.chains if len(chain.states) == 2]
     w(f"constexpr int N_GATES = {len(gates)};")
     channel.write_kinds(w)
-    with w.device(
+    with w.template(
         "void createRates(const real v, const Number *p, Number *up, Number *speed, int &flag)",
         "Chains of two states at v mV: rate of opening; that and of closing, 1/ms.",
-        True,
-        "class Number",
     ):
         w("Number q[N_RATES];", "createQmat(v, p, q, flag);")
         for x, k in enumerate(gates):
@@ -53,11 +51,8 @@ def write_scheme(
     """
     n = len(channel.model.chains[k or 0].states)
     w(f"constexpr int N = {n};")
-    with w.device(
-        "void flow(const Number *q, const Number *x, Number *dx)",
-        "The generator times a state.",
-        True,
-        "class Number",
+    with w.template(
+        "void flow(const Number *q, const Number *x, Number *dx)", "The generator times a state."
     ):
         w("Number flux;", *(f"dx[{i}] = 0;" for i in range(n)))
         for i, j, row in channel.entries(k or 0, first=0):

@@ -54,11 +54,9 @@ def _exit_rate(w: CudaWriter, channel: CudaChannel, k: int) -> None:
     for source, _, row in channel.entries(k, first=0):
         leaving.setdefault(source, []).append(f"valueOf(q[{row}])")
     first, *others = (" + ".join(rates) for rates in leaving.values())
-    with w.device(
+    with w.template(
         f"auto exitRate{k}(const Number *q)",
         "The largest rate of leaving a state, of the chain's own rates.",
-        True,
-        "class Number",
     ):
         w(f"auto fastest = {first};", "decltype(fastest) leaving;")
         for rates in others:
@@ -69,11 +67,9 @@ def _exit_rate(w: CudaWriter, channel: CudaChannel, k: int) -> None:
 def _series(w: CudaWriter, channel: CudaChannel, k: int, sparse: bool) -> None:
     n = len(channel.model.chains[k].states)
     entries = [(i, j, f"r[{row}]") for i, j, row in channel.entries(k, first=0)]
-    with w.device(
+    with w.template(
         f"void createSeries{k}(const Number *r, Number (&p)[{n}][{n}])",
         "exp(A), the rates r in the generator A, of a norm of TAYLOR_NORM at most.",
-        True,
-        "class Number",
     ):
         if not sparse:
             w(f"Number a[{n}][{n}] = {{}};", *(f"a[{j}][{i}] = {r};" for i, j, r in entries))

@@ -54,6 +54,10 @@ class CudaWriter(Writer):
         self("", f"// {doc}", *([f"template <{template}>"] if template else []))
         return self.block(f"__device__ {'__forceinline__' if inlined else '__noinline__'} {head}")
 
+    def template(self, head: str, doc: str, inlined: bool = True) -> CudaWriter:
+        """Open a device function that is a template over a number type, Number."""
+        return self.device(head, doc, inlined, "class Number")
+
     def __exit__(self, *_: object) -> None:
         self.begun.pop()
         self.depth -= 1
