@@ -9,7 +9,7 @@ from channelfit.scoring.kernels.lanes import LOOPED_STATES, UNROLLED_STATES
 
 
 class Propagators:
-    """Writes `createPropagator0` and so on: one function for each chain.
+    """The functions `createPropagator0` and so on, one for each chain.
 
     Arguments:
         text: receives the functions.

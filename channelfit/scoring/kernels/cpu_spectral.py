@@ -62,7 +62,7 @@ class CallingSpectrum(ModalSpectrum):
 
 
 class _Factor(LaneScalars):
-    """Spells the inside of a factor's function, of which speed and scale are arguments."""
+    """The inside of a factor's function, which has speed and scale as arguments."""
 
     def __init__(self, c: LaneScalars, speed: int) -> None:
         super().__init__(c.w, c.lanes, c.sizes)
@@ -471,7 +471,7 @@ class CpuSpectralSource(LaneChannel):
 
 
 class _Doubting:
-    """Loads `doubt` where a loop over lanes begins, and keeps it where the loop ends."""
+    """A loop over lanes that loads `doubt` at its beginning and stores it at its end."""
 
     def __init__(self, loop: Writer, c: LaneScalars) -> None:
         self.loop, self.c = loop, c

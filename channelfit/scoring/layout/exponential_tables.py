@@ -177,10 +177,10 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
 
 
 class _RunTables:
-    """Collects the tables of runs, or their data, one after the other.
+    """The tables of runs, or their data, one after the other.
 
     Arguments:
-        sampled: collect data, each run beginning at a multiple of 16 bytes.
+        sampled: keep the data, each run beginning at a multiple of 16 bytes.
     """
 
     def __init__(self, sampled: bool) -> None:

@@ -160,7 +160,7 @@ class _Slots:
 
 
 class _Scheduler:
-    """Collects visits, and gives out state slots as ends of runs are born and used up."""
+    """The visits of a schedule, with state slots from the end of a run to the last one that needs it."""
 
     def __init__(self, tree: RunTree, nodes: list[_Node], single_samples_anywhere: bool) -> None:
         self.tree, self.nodes = tree, nodes

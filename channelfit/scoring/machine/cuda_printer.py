@@ -111,7 +111,7 @@ def cuda_tables(source: Source, number: str) -> str:
 
 
 class _CudaPrinter:
-    """Prints one function."""
+    """The printer of one function."""
 
     def __init__(self, source: Source, node: ast.FunctionDef, card: Card) -> None:
         self.source, self.card = source, card

@@ -198,7 +198,7 @@ class Lowered:
 
 
 class _Function(Calls):
-    """Lowers one function; see `KernelProgram.instance`."""
+    """The lowering of one function; see `KernelProgram.instance`."""
 
     def lowered(self) -> str:
         """Return the whole text of the function."""

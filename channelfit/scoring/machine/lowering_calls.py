@@ -16,7 +16,7 @@ _BYTES = {"f64": 8, "f32": 4, "i64": 8, "i32": 4, "i8": 1, "b1": 1}
 
 
 class Calls(Expressions):
-    """Lowers calls, and reserves memory for arrays that a kernel makes for itself."""
+    """The lowering of calls, and of arrays that a kernel makes for itself."""
 
     def _of_Call(self, node: ast.Call) -> Value | list[Value]:
         if node.keywords:

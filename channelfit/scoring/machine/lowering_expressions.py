@@ -44,7 +44,7 @@ _RELATIONS: dict[type, tuple[str, str]] = {
 
 
 class Expressions(FunctionBody):
-    """Lowers expressions to values."""
+    """The lowering of expressions to values."""
 
     def condition(self, node: ast.expr) -> Ref:
         """Return an expression as a bool."""
