@@ -34,7 +34,7 @@ _DIALECT = Dialect(
 
 
 class _SinglePrinter(ScalarPrinter):
-    """A printer of float32: literals end in f, exponentials are powers of two (their base folded in)."""
+    """A printer of float32: literals end in f, exponentials are powers of two."""
 
     decades = 30
 

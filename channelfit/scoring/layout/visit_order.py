@@ -160,7 +160,7 @@ class _Slots:
 
 
 class _Scheduler:
-    """The visits of a schedule, with state slots from the end of a run to the last one that needs it."""
+    """The visits of a schedule, with a state slot from each end of a run to its last use."""
 
     def __init__(self, tree: RunTree, nodes: list[_Node], single_samples_anywhere: bool) -> None:
         self.tree, self.nodes = tree, nodes
