@@ -48,10 +48,8 @@ class SpectralRuns:
         chain, n = self.model.chains[k], len(self.model.chains[k].states)
         if n == 1:
             c.let(f"w{k}_0", repr(float(chain.conductances[0])))
-        elif n <= 3:
-            self._few_amplitudes(c, k, chain)
         elif n <= MOST_PRODUCTS:
-            self._row_amplitudes(c, k, chain)
+            self._few_amplitudes(c, k, chain)
         else:
             self._many_amplitudes(c, k, chain)
 
@@ -64,26 +62,20 @@ class SpectralRuns:
         weights = [float(g) - base for g in chain.conductances[1:]]
         limits = [c.at("s", rows["limit"] + i) for i in range(n - 1)]
         c.let(f"w{k}_0", weighted(weights, limits, base))
+        aways = [f"away{k}_{i}" for i in range(n - 1)]
         if n == 2:
-            c.let(f"w{k}_1", weighted(weights, [f"away{k}_0"]))
-            return
-        for i in range(2):
-            slow = [c.at("s", rows["slow"] + 2 * i + j) for j in range(2)]
-            c.let(f"slow{k}_{i}", f"{slow[0]}*away{k}_0 + {slow[1]}*away{k}_1")
-        c.let(f"w{k}_2", weighted(weights, [f"slow{k}_0", f"slow{k}_1"]))
-        c.let(f"w{k}_1", f"{weighted(weights, [f'away{k}_0', f'away{k}_1'])} - w{k}_2")
-
-    def _row_amplitudes(self, c: Scalars, k: int, chain: Chain) -> None:
-        rows, n, first = self.spectrum.layout[k], len(chain.states), self.spectrum.first_x[k]
-        limits = [c.at("s", rows["limit"] + i) for i in range(n - 1)]
-        for i in range(n - 1):
-            c.let(f"away{k}_{i}", f"{c.at('x', first + i)} - {limits[i]}")
-        base = float(chain.conductances[0])
-        weights = [float(g) - base for g in chain.conductances[1:]]
-        c.let(f"w{k}_0", weighted(weights, limits, base))
-        for e in range(n - 1):
-            row = [f"{c.at('s', rows['row'] + e * (n - 1) + i)}*away{k}_{i}" for i in range(n - 1)]
-            c.let(f"w{k}_{e + 1}", " + ".join(row))
+            c.let(f"w{k}_1", weighted(weights, aways))
+        elif n == 3:
+            for i in range(2):
+                slow = [c.at("s", rows["slow"] + 2 * i + j) for j in range(2)]
+                c.let(f"slow{k}_{i}", f"{slow[0]}*{aways[0]} + {slow[1]}*{aways[1]}")
+            c.let(f"w{k}_2", weighted(weights, [f"slow{k}_0", f"slow{k}_1"]))
+            c.let(f"w{k}_1", f"{weighted(weights, aways)} - w{k}_2")
+        else:
+            for e in range(n - 1):
+                row = (c.at("s", rows["row"] + e * (n - 1) + i) for i in range(n - 1))
+                products = (f"{one}*{away}" for one, away in zip(row, aways, strict=True))
+                c.let(f"w{k}_{e + 1}", " + ".join(products))
 
     def _many_amplitudes(self, c: Scalars, k: int, chain: Chain) -> None:
         rows, n, first = self.spectrum.layout[k], len(chain.states), self.spectrum.first_x[k]
