@@ -73,7 +73,6 @@ _OTHERWISE = {
     "scoring/neuron/mechanisms.py": "a temporary folder of its own",
     "scoring/neuron/parsing.py": "a temporary folder of its own",
     "scoring/neuron/importing.py": "a temporary folder of its own",
-    "scoring/neuron/importing_myokit.py": "a temporary folder of its own",
 }
 
 

@@ -73,7 +73,7 @@ def test_segments_of_all_sweeps_are_counted_before_they_are_laid_out(monkeypatch
     family = {"from": 1, "to": 10_000, "by": 1}
     rows = [{"step": -40, "for": family}] + [{"hold": 1}] * 2999
     document = {"holding": -80, "sampling": 1, "segments": rows}
-    monkeypatch.setattr(segments, "_laid_out", never)
+    monkeypatch.setattr(segments, "_sweep", never)
     with pytest.raises(InputError, match=r"3,000 segments x 10,000 sweeps.*100 segments") as told:
         build_protocol(document, "p.yaml")
     assert told.value.key == "segments"
