@@ -71,7 +71,7 @@ class _RateRow:
 
     @property
     def balances(self) -> bool:
-        """Whether the rate follows from microscopic reversibility."""
+        """True if the rate follows from microscopic reversibility."""
         return isinstance(self.text, str) and self.text.strip() == "balance"
 
 

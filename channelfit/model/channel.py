@@ -196,12 +196,12 @@ class Chain:
 
     @property
     def is_gate(self) -> bool:
-        """Whether it was given as a gate, and not as a scheme of states."""
+        """True if it was given as a gate, and not as a scheme of states."""
         return self.states == (f"{self.name}_closed", f"{self.name}_open")
 
     @property
     def linear(self) -> bool:
-        """Whether it is a gate given by inf and tau, which relaxes even to an inf above 1.
+        """True if it is a gate given by inf and tau, which relaxes even to an inf above 1.
 
         A gate beside a scheme is not linear: like those of the scheme, its rates are not negative.
         """
@@ -209,7 +209,7 @@ class Chain:
 
     @property
     def instant(self) -> bool:
-        """Whether tau is 0, so that it is at its limit at any voltage without delay."""
+        """True if tau is 0, so that it is at its limit at any voltage without delay."""
         return self.tau is not None and bool(self.tau.is_zero)
 
 
@@ -255,7 +255,7 @@ class Term:
 
     @property
     def ohmic(self) -> bool:
-        """Whether the drive is conductance * (v - reversal) and nothing else."""
+        """True if the drive is conductance * (v - reversal) and nothing else."""
         return self.permeability is None and self.rectification is None
 
     @property
@@ -333,7 +333,7 @@ class ChannelModel:
 
     @property
     def one_product(self) -> bool:
-        """Whether the current, beside leaks, is one drive times one open probability."""
+        """True if the current, beside leaks, is one drive times one open probability."""
         return sum(bool(term.chains) for term in self.terms) == 1
 
     @property
@@ -361,7 +361,7 @@ class ChannelModel:
 
     @property
     def relaxes(self) -> bool:
-        """Whether no chain has more than two states, so that each relaxes toward one limit."""
+        """True if no chain has more than two states, so that each relaxes toward one limit."""
         return all(len(chain.states) <= 2 for chain in self.chains)
 
     @property
@@ -444,7 +444,7 @@ class ChannelModel:
 
     @property
     def follows_temperature(self) -> bool:
-        """Whether a rate or a term of the current depends on the temperature."""
+        """True if a rate or a term of the current depends on the temperature."""
         return CELSIUS in self.used_names()
 
     def names_behind(self, *names: str) -> set[str]:

@@ -129,7 +129,7 @@ class _Dimension:
 
     @property
     def binds(self) -> bool:
-        """Whether a sum, or a place in the file, cannot take it for anything else."""
+        """True if a sum, or a place in the file, cannot take it for anything else."""
         return self.exponents is not None and (self.firm or self.exponents != PURE)
 
 

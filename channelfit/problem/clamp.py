@@ -94,7 +94,7 @@ class Clamp:
 
     @property
     def holds_command(self) -> bool:
-        """Whether the membrane is at the command at once, whatever else the amplifier does."""
+        """True if the membrane is at the command at once, whatever else the amplifier does."""
         return bool(self.series_resistance.is_zero and self.offset.is_zero)
 
     def used_names(self) -> set[str]:

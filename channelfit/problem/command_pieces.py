@@ -53,7 +53,7 @@ class Precision:
 
     @property
     def measured(self) -> bool:
-        """Whether the command went through a converter, rather than being computed."""
+        """True if the command went through a converter, rather than being computed."""
         return self.noise > EXACT or self.quantum > EXACT
 
     @property

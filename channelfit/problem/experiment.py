@@ -116,7 +116,7 @@ class Problem:
 
     @property
     def has_temperatures(self) -> bool:
-        """Whether the temperature of each experiment is a parameter of the model."""
+        """True if the temperature of each experiment is a parameter of the model."""
         return CELSIUS in self.model.parameter_names
 
     @cached_property
@@ -298,7 +298,7 @@ class Group:
 
     @property
     def sets_temperature(self) -> bool:
-        """Whether the temperature is a parameter of the model, which the group sets."""
+        """True if the temperature is a parameter of the model, which the group sets."""
         return None in self.rows
 
     def parameters(self, whole: Any) -> Any:

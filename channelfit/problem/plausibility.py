@@ -62,12 +62,12 @@ class CheckedRecording:
 
     @cached_property
     def known(self) -> np.ndarray:
-        """Whether there is a current at each sample, before its sweep ends."""
+        """True at each sample that has a current, before its sweep ends."""
         return np.asarray(np.isfinite(self.current_pA) & np.isfinite(self.command_mV))
 
     @cached_property
     def scored(self) -> np.ndarray:
-        """Whether each sample counts in the cost."""
+        """True at each sample that counts in the cost."""
         return self.known & (self.weight > 0)
 
     @cached_property
@@ -84,7 +84,7 @@ class CheckedRecording:
 
     @cached_property
     def resting(self) -> np.ndarray:
-        """Whether each sample lies before the command first leaves the holding potential."""
+        """True at each sample before the command first leaves the holding potential."""
         left = np.abs(self.command_mV - self.protocol.holding_mV) > 1.0
         first = np.cumsum(left, axis=1) == 0
         carried = self.protocol.carry_over & (np.arange(len(first)) > 0)

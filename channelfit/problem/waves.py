@@ -156,7 +156,7 @@ class Segment:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the voltage is held."""
+        """True if the voltage is held."""
         return isinstance(self.wave, Constant)
 
     def voltage(self, t_ms: np.ndarray) -> np.ndarray:
