@@ -209,7 +209,7 @@ def by_scipy(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.ndar
     """SciPy's least squares from the starts of our scan, until two agree."""
     ((_, scorer),) = well_scorers(problems, "cpu")
     wells = WellCosts(plan, scorer)
-    pool = search._scanned(wells, SearchSettings(), search.nothing)
+    pool = search._scanned(wells, SearchSettings())
     space = wells.space
     starts = [pool.points(np.array([w]), 0)[0] for w in range(len(problems))]
     more = [[pool.points(np.array([w]), k)[0] for k in range(1, 10)] for w in range(len(problems))]

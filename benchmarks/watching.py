@@ -111,7 +111,7 @@ def spent_after_long(temporary: Path) -> Row:
             if k == 100_001:
                 spent.clear()
             run_folder.REPORT_EVERY = 0.0 if k >= 100_000 else 1e9
-            folder.record(Progress(k, 1.0 / k, 2.0 / k, 50 * k, k / 1000, 5e4, None, None))
+            folder.record(Progress(k, 1.0 / k, 50 * k, k / 1000, None, None, median_cost=2.0 / k))
     run.release()
     note = "mean of 10; such writings are at least a hundred times as long apart"
     return Row("writing after 100,000 generations", 1e3 * sum(spent) / 10, "ms", note=note)
