@@ -29,7 +29,7 @@ from channelfit.results.report.traces import Traces
 from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.scorer import make_scorer
 from support import json_output
-from support.json_output import run
+from support.json_output import ran, refused, run
 from support.places import MODELS, PROTOCOLS, ROOT
 
 MODEL_A = MODELS / "model_a.yaml"
@@ -106,8 +106,7 @@ def test_a_saved_fit_scores_the_same_and_is_a_model_to_simulate(finished, tmp_pa
     assert values.tolist() == [p["value"] for p in summary["parameters"].values()]
     cost = make_scorer(again.problem).score(values[:, None]).cost[0]
     assert cost == pytest.approx(summary["cost"], rel=1e-9)
-    result = run("simulate", out / "fit.yaml", RAMP, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
+    ran("simulate", out / "fit.yaml", RAMP, "--out", tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {"model_a-ramp.csv", "model_a-ramp.png"}
 
 
@@ -239,8 +238,7 @@ def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
 
 def test_simulate_writes_traces_and_leaves_short_sweeps_empty(tmp_path):
     recovery, out = PROTOCOLS / "recovery.yaml", tmp_path / "deep" / "x"
-    result = run("simulate", MODEL_A, recovery, "--out", out, "--set", "parameters.gmax.value=2.5")
-    assert result.exit_code == 0, result.output
+    result = ran("simulate", MODEL_A, recovery, "--out", out, "--set", "parameters.gmax.value=2.5")
     assert result.stdout.split("\n")[:2] == [f"{out}.{e}" for e in ("csv", "png")]
     text = out.with_suffix(".csv").read_text(encoding="utf-8")
     header = text.splitlines()[0].split(",")
@@ -258,8 +256,7 @@ def test_simulate_writes_traces_and_leaves_short_sweeps_empty(tmp_path):
 @pytest.mark.parametrize("name", ["na_hh", "model_b"])
 def test_show_describes_and_draws_a_model(name, tmp_path):
     model, out = MODELS / f"{name}.yaml", tmp_path / "scheme.png"
-    result = run("show", model, "--out", out)
-    assert result.exit_code == 0, result.output
+    result = ran("show", model, "--out", out)
     channel = load_model(model)
     for name in channel.parameter_names:
         assert re.search(rf"^{name} ", result.stdout, re.MULTILINE)
@@ -295,8 +292,7 @@ def test_validate_compares_with_neuron(tmp_path, monkeypatch):
     for need in (doctor.neuron(), doctor.nrnivmodl(), doctor.compiler()):
         if not need.usable:
             pytest.skip(f"needs NEURON and a compiler: {need.state}")
-    result = run("validate", MODEL_A, "--candidates", 2, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
+    result = ran("validate", MODEL_A, "--candidates", 2, "--out", tmp_path)
     assert re.search(r"^activation +\d\.\de-\d\d +1e-05 +ok ", result.stdout, re.MULTILINE)
     assert (tmp_path / "model_a-validation.png").is_file()
     monkeypatch.setattr(validate, "STEP_TOLERANCE", 1e-30)
@@ -340,8 +336,7 @@ def test_a_path_steers_no_terminal(monkeypatch, tmp_path, command):
 def test_doctor_names_what_is_missing_and_how_to_get_it(monkeypatch):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.platform, "system", lambda: "Linux")
-    result = run("doctor")
-    assert result.exit_code == 0, result.output
+    result = ran("doctor")
     for word in ("Python", "llvmlite", "reference", "cpu", "cuda", "cache"):
         assert word in result.stdout
     assert 'pip install "channelfit[neuron]"' in result.stdout
@@ -425,7 +420,6 @@ def test_memory_that_does_not_suffice(monkeypatch, error: Exception, said: str) 
         raise error
 
     monkeypatch.setattr("channelfit.front.commands.show.load_channel", load)
-    done = run("show", MODEL_B)
-    assert done.exit_code == 2
+    done = refused("show", MODEL_B)
     assert done.output.startswith(f"Error: more memory is needed than there is: {said}")
     assert done.output.count("\n") == 1

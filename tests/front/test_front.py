@@ -197,19 +197,16 @@ def test_a_search_of_ones_own_ends_by_itself_and_what_it_may_not_do_is_refused(
     def asks(what):
         return type("Wrong", (Anywhere,), {"ask": lambda self: what})
 
-    for candidates, message in (
-        (np.zeros((2, 5)), "a row for each free parameter"),
-        (np.full((found.history["evaluations"].size + 8, 5), np.nan), "NaN"),
-        ([0.5], "must return an array"),
+    for how, message in (
+        ({"optimizer": asks(np.zeros((2, 5)))}, "a row for each free parameter"),
+        ({"optimizer": asks(np.full((len(found.values), 5), np.nan))}, "NaN"),
+        ({"optimizer": asks([0.5])}, "must return an array"),
+        ({"optimizer": dict}, "derived from channelfit.Optimizer"),
+        ({"optimizer": Anywhere(3, 1)}, "derived from channelfit.Optimizer"),
+        ({"optimizer": Anywhere, "start": "values"}, "leave start out"),
     ):
         with pytest.raises(cf.InputError, match=message):
-            cf.fit(model, experiment, optimizer=asks(candidates), progress=False)
-    with pytest.raises(cf.InputError, match="derived from channelfit.Optimizer"):
-        cf.fit(model, experiment, optimizer=dict, progress=False)
-    with pytest.raises(cf.InputError, match="derived from channelfit.Optimizer"):
-        cf.fit(model, experiment, optimizer=Anywhere(3, 1), progress=False)
-    with pytest.raises(cf.InputError, match="leave start out"):
-        cf.fit(model, experiment, optimizer=Anywhere, start="values", progress=False)
+            cf.fit(model, experiment, progress=False, **how)
 
 
 class Quartic(cf.Cost):

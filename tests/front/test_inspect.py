@@ -21,7 +21,7 @@ from channelfit.problem.inspection import FileOptions, inspect_file
 from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read
 from support import json_output
-from support.json_output import run
+from support.json_output import ran, refused, run
 from support.places import ROOT
 from support.recorded_files import OPENS, STEPS, model, recorded
 from support.rig_files import write_eph
@@ -130,12 +130,10 @@ def test_inspect_prints_writes_and_draws(here: Path) -> None:
     command = ["inspect", "cell.csv", "--command", "steps.yaml"]
     Path("other").mkdir()
     shutil.copy("cell.csv", "other/cell.csv")
-    both = run("inspect", "cell.csv", "other/cell.csv")
-    assert both.exit_code == 0, both.output
+    ran("inspect", "cell.csv", "other/cell.csv")
     two = ["cell-2-inspect.png", "cell-inspect.png"]
     assert sorted(p.name for p in here.glob("*.png")) == two  # of one name a picture each
-    done = run(*command, "--protocol", "found.yaml", "--csv", "found.csv")
-    assert done.exit_code == 0, done.output
+    done = ran(*command, "--protocol", "found.yaml", "--csv", "found.csv")
     for text in (
         "8 of 1400 samples every 0.1 ms (140 ms)",
         "holding -80 mV, from the file steps.yaml",
@@ -148,9 +146,8 @@ def test_inspect_prints_writes_and_draws(here: Path) -> None:
     table = np.genfromtxt("found.csv", delimiter=",", skip_header=1)
     given = np.genfromtxt("cell.csv", delimiter=",", skip_header=1)
     assert np.allclose(table[:, 1:], 1000 * given[:, 1:], rtol=1e-6)
-    again = run(*command, "--protocol", "found.yaml")
-    assert again.exit_code == 2
-    assert "found.yaml: this file exists already" in again.output
+    done = refused(*command, "--protocol", "found.yaml")
+    assert "found.yaml: this file exists already" in done.output
 
 
 def test_a_command_is_taken_as_the_recording_is_sampled(here: Path) -> None:
@@ -180,8 +177,7 @@ def test_inspect_shows_a_protocol_with_its_junction_potential(here: Path) -> Non
     assert run("inspect", file, "--protocol", "p.yaml").exit_code == 0
     text = Path("p.yaml").read_text()
     Path("p.yaml").write_text(text + "junction_potential: 4.5 mV\n")
-    done = run("inspect", "p.yaml")
-    assert done.exit_code == 0, done.output
+    done = ran("inspect", "p.yaml")
     assert "the command less 4.5 mV of junction potential" in " ".join(done.output.split())
     held = cf.Protocol.load(file).holding_mV
     assert f"holding {held - 4.5:g} mV" in done.output
@@ -210,9 +206,8 @@ def test_what_inspect_and_init_refuse(words: list[str], message: str, here: Path
     Path("fit.yaml").write_text("model: model.yaml\nfit: {}\n")
     Path("two.csv").write_text("t (ms),I (pA),V (mV)\n0,1,-80\n1,2,-80\n2,3,-80\n")
     before = sorted(here.iterdir())
-    done = run(*words) if words[0] == "init" else run("inspect", *words)
-    assert done.exit_code == 2
-    assert message in done.output
+    words = words if words[0] == "init" else ["inspect", *words]
+    assert message in refused(*words).output
     assert sorted(here.iterdir()) == before
 
 
@@ -246,20 +241,17 @@ def test_what_kind_of_current_it_is(
 
 
 def test_a_starter_fit_runs_at_once_and_finds_the_channel(here: Path) -> None:
-    done = run(*INIT)
-    assert done.exit_code == 0, done.output
+    ran(*INIT)
     text = Path("cell-fit.yaml").read_text()
     assert "# The model was chosen because the largest current" in text
     assert "baseline: {from: 0 ms, to: 20 ms}" in text
     assert re.search(r"after_steps: (0\.\d|1|1\.5) ms", text)
     (experiment,) = load_plan("cell-fit.yaml").problem.experiments
     assert experiment.recording is not None
-    shown = run("inspect", "cell-fit.yaml")  # what it scores
-    assert shown.exit_code == 0, shown.output
+    shown = ran("inspect", "cell-fit.yaml")  # what it scores
     assert f"{int((experiment.recording.weight > 0).sum()):,} of 11,200 samples" in shown.output
     assert (here / "cell-fit-inspect.png").stat().st_size > 20_000
-    fitted = run("optimize", "cell-fit.yaml", "--json", "--quiet")
-    assert fitted.exit_code == 0, fitted.output
+    fitted = ran("optimize", "cell-fit.yaml", "--json", "--quiet")
     summary = json_output.summary(fitted.stdout)
     assert summary["variance_explained"] > 0.999
     assert summary["parameters"]["gl"]["value"] == pytest.approx(0.5, rel=0.05)
@@ -269,17 +261,13 @@ def test_a_starter_fit_runs_at_once_and_finds_the_channel(here: Path) -> None:
 def test_nothing_is_replaced_and_what_is_there_is_used(here: Path) -> None:
     assert run(*INIT).exit_code == 0
     before = {file: file.read_bytes() for file in here.iterdir()}
-    done = run(*INIT)
-    assert done.exit_code == 2
-    assert "cell-model.yaml: this file exists already and is not replaced" in done.output
+    assert "cell-model.yaml: this file exists already and is not replaced" in refused(*INIT).output
     assert {file: file.read_bytes() for file in here.iterdir()} == before
-    other = run(*INIT, "--model", "k_hh_gate", "--out", "other.yaml")
-    assert other.exit_code == 0, other.output
+    other = ran(*INIT, "--model", "k_hh_gate", "--out", "other.yaml")
     assert other.stdout.split() == ["other.yaml"]
     assert "gmax: {range: [" in Path("other.yaml").read_text()
     Path("cell-protocol.yaml").write_text("mine")
-    changed = run(*INIT, "--model", "k_hh_gate", "--out", "third.yaml")
-    assert changed.exit_code == 2
+    refused(*INIT, "--model", "k_hh_gate", "--out", "third.yaml")
     assert Path("cell-protocol.yaml").read_text() == "mine"
 
 
@@ -303,8 +291,7 @@ def test_a_starter_of_a_shipped_model_frees_its_fixed_reversal(here: Path) -> No
 
 def test_several_recordings_are_experiments_of_one_fit(here: Path) -> None:
     shutil.copy("cell.csv", "twin.csv")
-    done = run("init", "cell.csv", "twin.csv", "--command", "steps.yaml", "--out", "both.yaml")
-    assert done.exit_code == 0, done.output
+    ran("init", "cell.csv", "twin.csv", "--command", "steps.yaml", "--out", "both.yaml")
     rows = yaml.safe_load(Path("both.yaml").read_text())["fit"]["experiments"]
     assert [row["recording"]["file"] for row in rows] == ["cell.csv", "twin.csv"]
     assert len({row["protocol"] for row in rows}) == 1
@@ -324,8 +311,7 @@ def test_init_asks_for_a_unit_that_nothing_says(here: Path) -> None:
     savemat(here / "cell.mat", {"T": current})
     words = ["init", "cell.mat", "--command", "steps.yaml", "--sampling", "0.1ms"]
     before = sorted(here.iterdir())
-    done = run(*words)
-    assert done.exit_code == 2
+    done = refused(*words)
     told = " ".join(done.output.split())
     assert "cell.mat: the file does not say the unit of these currents" in told
     assert re.search(r"in pA they reach 19[23]\d pA .* in nA they reach 1,9[23]", told), told
@@ -343,9 +329,7 @@ def test_names_of_a_hostile_file_stay_in_their_comments_and_keys(here: Path) -> 
     (here / name).write_text(text)
     shown = run("inspect", name, "--command", "steps.yaml", "--out", "x.png")
     assert "\x1b" not in shown.output
-    done = run("init", name, "--command", "steps.yaml", "--out", "fit.yaml")
-    assert done.exit_code == 0, done.output
-    assert "\x1b" not in done.output
+    assert "\x1b" not in ran("init", name, "--command", "steps.yaml", "--out", "fit.yaml").output
     assert "\x1b" not in Path("fit.yaml").read_text()
     (row,) = yaml.safe_load(Path("fit.yaml").read_text())["fit"]["experiments"]
     assert row["recording"]["file"] == name
@@ -369,8 +353,7 @@ def test_every_real_file_is_inspected(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run("inspect", file)
-    assert done.exit_code == 0, done.output
+    done = ran("inspect", file)
     assert len(list(tmp_path.glob("*.png"))) == 1
     contents = read(file)
     if contents.signals:
@@ -425,13 +408,11 @@ def test_what_a_blocker_takes_away_is_the_start_of_a_fit(here: Path) -> None:
         folder / f"herg25oc1-staircaseramp-A13-{when}.csv.gz" for when in ("before", "after")
     )
     how = ["--command", folder / "staircase-ramp.eph", "--sampling", "0.2ms", "--unit", "pA"]
-    both = run("init", before, after, *how, "--out", "both.yaml")
-    assert both.exit_code == 0, both.output
+    both = ran("init", before, after, *how, "--out", "both.yaml")
     told = " ".join(both.stderr.split())
     assert f'--subtract "{after.name}"' in told
     assert "% of that of" in told
-    done = run("init", before, "--subtract", after, *how, "--out", "one/fit.yaml")
-    assert done.exit_code == 0, done.output
+    done = ran("init", before, "--subtract", after, *how, "--out", "one/fit.yaml")
     assert "--subtract" not in done.stderr
     (experiment,) = load_plan(Path("one/fit.yaml")).problem.experiments
     assert experiment.recording is not None
@@ -439,5 +420,4 @@ def test_what_a_blocker_takes_away_is_the_start_of_a_fit(here: Path) -> None:
     shown = experiment.recording.current_pA[0]
     rest = left[: round(250 / 0.2)].mean()
     np.testing.assert_allclose(shown, left[: len(shown)] - rest, atol=1e-6)
-    other = run("init", before, "--subtract", DATA / "herg_37C/staircase1-WT-cell-1.csv.gz", *how)
-    assert other.exit_code == 2
+    refused("init", before, "--subtract", DATA / "herg_37C/staircase1-WT-cell-1.csv.gz", *how)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -15,7 +16,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,9 +33,10 @@ from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.nights import COMMANDS
-from channelfit.reading.schema import file_schema, kind_of
+from channelfit.reading.schema import file_schema
 from channelfit.results.processes import process_of
 from channelfit.results.runs import is_run
+from support import json_output
 from support.places import ROOT
 from support.plate_folder import write_plate
 
@@ -93,8 +94,10 @@ def write(folder: Path, jobs: dict[str, Any], **more: Any) -> Path:
     return file
 
 
-def run(*words: object) -> Result:
-    return CliRunner().invoke(main, ["run", *map(str, words)])
+run, ran, refused = (
+    functools.partial(call, "run")
+    for call in (json_output.run, json_output.ran, json_output.refused)
+)
 
 
 def record(folder: Path) -> dict[str, Any]:
@@ -121,8 +124,7 @@ def test_jobs_are_done_after_those_that_they_wait_for(played: Path, tmp_path: Pa
     jobs = {"last": job(0, "b", "a"), "b": job(0, "a"), "a": job(), "free": job()}
     (tmp_path / "in").mkdir()
     file, out = write(tmp_path / "in", jobs, name="a night", description="four"), tmp_path / "o"
-    done = run(file, "--out", out)
-    assert done.exit_code == 0, done.output
+    done = ran(file, "--out", out)
     lines = [line.split(maxsplit=3) for line in played.read_text().splitlines()]
     order = [[name, word] for name in ("a", "b", "last", "free") for word in ("begins", "ends")]
     assert [line[:2] for line in lines] == order
@@ -182,8 +184,7 @@ def test_what_failed_is_tried_again_and_what_finished_is_not(played: Path, tmp_p
     (out / "bad" / "half").write_text("half of a result")
     write(tmp_path, {**jobs, "bad": job(0), "new": job(0)})
     out = out.rename(tmp_path / "elsewhere")  # it may be moved between two calls
-    done = run("--resume", out)
-    assert done.exit_code == 0, done.output
+    ran("--resume", out)
     begun = [line.split()[0] for line in played.read_text().splitlines() if " begins " in line]
     assert begun == ["good", "bad", "bad", "after", "new"]
     assert not (out / "bad" / "half").exists()
@@ -199,8 +200,7 @@ def test_as_many_jobs_as_are_wanted_run_side_by_side_and_share_the_cores(
 ) -> None:
     cores = len(os.sched_getaffinity(0))
     jobs = {f"j{k}": job(6) for k in range(3)} | {"alone": job(0, "j0", "j1", "j2")}
-    done = run(write(tmp_path, jobs, side_by_side=2), "--out", tmp_path / "o")
-    assert done.exit_code == 0
+    ran(write(tmp_path, jobs, side_by_side=2), "--out", tmp_path / "o")
     running, most, had = 0, 0, {}
     for line in played.read_text().splitlines():
         name, word, *more = line.split()
@@ -297,15 +297,13 @@ def test_two_calls_share_no_folder_and_one_that_was_killed_waits_for_no_job_that
     file, out = write(tmp_path, {"long": job(4), "waits": job(0, "long")}), tmp_path / "o"
     process = started(file, "--out", out)
     wait_for((out / "long" / "ready").exists)
-    refused = run(file, "--out", out)
-    assert (refused.exit_code, "another process is using it" in refused.output) == (2, True)
+    assert "another process is using it" in refused(file, "--out", out).output
     process.kill()
     process.communicate()
     left = record(out)["jobs"]["long"]["process"]["pid"]
     monkeypatch.setattr(queue, "_PROGRAM", SCRIPT.replace("seed == 4", "seed == 99"))
-    refused = run("--resume", out)
-    assert refused.exit_code == 2
-    assert f"the job long of an earlier call still goes on, as process {left}" in refused.output
+    done = refused("--resume", out)
+    assert f"the job long of an earlier call still goes on, as process {left}" in done.output
     assert states(out)["long"] == "running"
     os.kill(left, signal.SIGKILL)
     wait_for(lambda: not process_of(left)["started"])
@@ -329,14 +327,11 @@ def test_what_has_finished_must_not_have_changed(played: Path, tmp_path: Path) -
     }
     for told, jobs in cases.items():
         write(tmp_path, jobs)
-        refused = run("--resume", out)
-        assert refused.exit_code == 2
-        assert told in refused.output
+        assert told in refused("--resume", out).output
     write(tmp_path, {"a": first, "b": job(0)})
     (tmp_path / "state.csv").write_text("x,v\n0,0\n200,0.5\n")
-    refused = run("--resume", out)
-    assert refused.exit_code == 2
-    assert re.search(r"state\.csv was [0-9a-f]{64} and is [0-9a-f]{64}", refused.output)
+    answer = refused("--resume", out)
+    assert re.search(r"state\.csv was [0-9a-f]{64} and is [0-9a-f]{64}", answer.output)
     told = json.loads(before)["jobs"]["a"]
     assert record(out)["jobs"]["a"] == told  # nothing was lost by being refused
     assert record(out)["jobs"]["b"]["state"] == "failed"
@@ -352,18 +347,15 @@ def test_a_damaged_record_is_refused(played: Path, tmp_path: Path) -> None:
     for text in ("", "{", "[]", '{"jobs": 3}', strange):
         (out / "night.json").write_text(text)
         for words in (["--resume", out], [file, "--out", out]):
-            refused = run(*words)
-            assert refused.exit_code == 2, text
-            assert "night.json" in refused.output
+            assert "night.json" in refused(*words).output
         assert (out / "night.json").read_text() == text
 
 
 def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "o").mkdir()
     (tmp_path / "o" / "mine").write_text("mine")
-    refused = run(write(tmp_path, {"a": job()}), "--out", tmp_path / "o")
-    assert refused.exit_code == 2
-    assert "is not empty and holds no night" in refused.output
+    done = refused(write(tmp_path, {"a": job()}), "--out", tmp_path / "o")
+    assert "is not empty and holds no night" in done.output
     assert [p.name for p in (tmp_path / "o").iterdir()] == ["mine"]
 
 
@@ -396,8 +388,7 @@ def test_a_full_disk_for_a_while_does_not_end_a_night(
         real(path, text)
 
     monkeypatch.setattr(records, "write_text", write_text)
-    done = run(write(tmp_path, {"a": job(), "b": job()}), "--out", tmp_path / "o")
-    assert done.exit_code == 0
+    done = ran(write(tmp_path, {"a": job(), "b": job()}), "--out", tmp_path / "o")
     assert "No space left on device; it will be tried again" in done.stderr
     assert states(tmp_path / "o") == {"a": "finished", "b": "finished"}
 
@@ -447,8 +438,7 @@ def test_a_night_that_cannot_be_done_is_refused_before_it_begins(
     bad["side_by_side"] = {"jobs": {"a": job()}, "side_by_side": 0}
     for told, document in bad.items():
         (tmp_path / "night.yaml").write_text(json.dumps(document))
-        done = run(tmp_path / "night.yaml", "--out", tmp_path / "o")
-        assert done.exit_code == 2, f"{told}: {done.output}"
+        done = refused(tmp_path / "night.yaml", "--out", tmp_path / "o")
         assert told in done.output
         assert "night.yaml" in done.output
         assert not (tmp_path / "o").exists(), told
@@ -469,8 +459,7 @@ def test_a_check_alone_begins_nothing_and_tells_all_mistakes_at_once(
     assert (done.exit_code, done.stdout) == (0, "All 1 jobs can be done.\n")
     gone, nowhere = {"optimize": {"model": "gone.yaml"}}, {"fhn": {"initial": "nowhere"}}
     waits = {"uncertainty": {"fit": {"run": "a"}}}
-    done = run(write(tmp_path, {"a": gone, "b": nowhere, "good": job(), "c": waits}), "--check")
-    assert done.exit_code == 2
+    done = refused(write(tmp_path, {"a": gone, "b": nowhere, "good": job(), "c": waits}), "--check")
     assert "2 of 4 jobs cannot be done; 1 more wait for them. Nothing was begun" in done.output
     assert "jobs.a.optimize.model" in done.output
     assert "jobs.b: nowhere: cannot be read" in done.output
@@ -487,9 +476,7 @@ def test_a_call_that_makes_no_sense_is_refused() -> None:
         (["--resume", "o"], "holds no night to go on with"),
         (["gone.yaml"], "no such file"),
     ):
-        done = run(*words)
-        assert done.exit_code == 2
-        assert told in done.output
+        assert told in refused(*words).output
 
 
 # --- words ----------------------------------------------------------------------------------------
@@ -569,10 +556,7 @@ def faults(document: dict[str, Any]) -> list[str]:
 
 def test_shipped_nights_can_be_done() -> None:
     for path in SHIPPED:
-        assert kind_of(read_yaml(path)) == "night"
-        assert faults(read_yaml(path)) == []
-        done = run(path, "--check")
-        assert done.exit_code == 0, done.output
+        ran(path, "--check")
 
 
 def test_what_the_schema_refuses_is_refused() -> None:
@@ -658,11 +642,6 @@ MODEL = str(ROOT / "models" / "model_b.yaml")
 QUICK = {"model": MODEL, "optimizer": "genetic", "population": 40, "generations": 4}
 
 
-def called(*words: object) -> None:
-    done = CliRunner().invoke(main, [str(word) for word in words])
-    assert done.exit_code == 0, done.output
-
-
 @integration
 def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
     jobs = {
@@ -679,14 +658,14 @@ def test_results_are_those_of_the_commands(tmp_path: Path) -> None:
     assert process.returncode == 3, process.stderr
     assert states(out) == {"one": "finished", "mechanism": "finished", "wrong": "failed"}
     assert "is for --scheme auto" in record(out)["jobs"]["wrong"]["reason"]
-    called(*("optimize", MODEL, "--optimizer", "genetic", "--population", 40, "--generations", 4),
-           *("--seed", 1, "--out", tmp_path / "alone", "--quiet"))  # fmt: skip
+    words = ["optimize", MODEL, "--optimizer", "genetic", "--population", 40, "--generations", 4]
+    json_output.ran(*words, "--seed", 1, "--out", tmp_path / "alone", "--quiet")
     values = [
         read_yaml(folder / "fit.yaml")["parameters"] for folder in (out / "one", tmp_path / "alone")
     ]
     assert values[0] == values[1]
     words = ["export", out / "one" / "fit.yaml", "--to", "nmodl", "--point-process"]
-    called(*words, "--out", tmp_path / "direct.mod")
+    json_output.ran(*words, "--out", tmp_path / "direct.mod")
     text = (out / "mechanism" / "mechanism.mod").read_text("utf-8")
     assert text == (tmp_path / "direct.mod").read_text("utf-8")
     rows = {row["name"]: row for row in json.loads((out / "summary.json").read_text())["jobs"]}
@@ -745,15 +724,13 @@ def test_a_night_that_goes_on_connects_nowhere_unless_it_is_said_again(tmp_path:
     night, folder = read_night(write(tmp_path, jobs)), tmp_path / "o"
     with record_of(folder) as kept:
         kept.begin(night)
-    refused = run("--resume", folder)
-    assert refused.exit_code == 2
-    assert "jobs.far.optimize.cluster: a cluster can run any program" in refused.stderr
-    assert f'say so: --cluster "{where}"' in refused.stderr
-    assert "near" not in refused.stderr
+    answer = refused("--resume", folder)
+    assert "jobs.far.optimize.cluster: a cluster can run any program" in answer.stderr
+    assert f'say so: --cluster "{where}"' in answer.stderr
+    assert "near" not in answer.stderr
     refuse_clusters(night, [where])
-    alone = run(tmp_path / "night.yaml", "--cluster", where)
-    assert alone.exit_code == 2
-    assert "--cluster goes with --resume" in alone.output
+    done = refused(tmp_path / "night.yaml", "--cluster", where)
+    assert "--cluster goes with --resume" in done.output
 
 
 def history(folder: Path) -> list[list[str]]:
@@ -802,9 +779,7 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     process.wait(timeout=60)
     assert states(out)["next"] == "waiting"
     assert states(out)["long"] == ("running" if number == signal.SIGKILL else "interrupted")
-    done = run("--resume", out)
-    assert done.exit_code == 0, done.output
-    assert "long: optimize goes on" in done.stderr
+    assert "long: optimize goes on" in ran("--resume", out).stderr
     assert history(out / "long") == history(whole / "long")
     for name in ("long/fit.yaml", "long/traces_1.csv", "next/model_b-activation.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
@@ -821,8 +796,7 @@ def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
         "again": {"batch": {"rerun": {"run": "plate"}, "only": "A02", "starts": 8}},
     }
     file, out = write(tmp_path, jobs), tmp_path / "o"
-    done = run(file, "--out", out)
-    assert done.exit_code == 0, done.output
+    ran(file, "--out", out)
     for name in jobs:
         lines = (out / name / "wells.csv").read_text().splitlines()
         assert [line.split(",")[0] for line in lines[1:]] == ["A01", "A02"]
@@ -830,11 +804,7 @@ def test_a_plate_and_its_reruns_are_jobs(tmp_path: Path) -> None:
     assert str(tmp_path / "plate" / "A02.csv") in told
     with (tmp_path / "plate" / "A02.csv").open("a") as data:
         data.write("1,1,1\n")
-    refused = run("--resume", out)
-    assert refused.exit_code == 2
-    assert "A02.csv was" in refused.output
+    assert "A02.csv was" in refused("--resume", out).output
     for bad in ({"recordings": "nowhere/*.csv"}, {"recordings": "plate", "only": "B07"}):
         write(tmp_path, {"bad": {"batch": {"fit": "fit.yaml", **bad}}})
-        refused = run(file, "--check")
-        assert refused.exit_code == 2
-        assert "jobs.bad" in refused.output
+        assert "jobs.bad" in refused(file, "--check").output

@@ -19,7 +19,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.inspection import inspect_file
 from channelfit.scoring.scorer import make_scorer
 from support import json_output
-from support.json_output import run
+from support.json_output import ran, refused
 from support.recorded_files import OPENS, model
 from support.rig_files import write_nwb
 
@@ -78,15 +78,7 @@ def recorded(
 
 def begun(*words: object) -> str:
     """What `init` of a file tells on standard error, in one line."""
-    done = run("init", *words)
-    assert done.exit_code == 0, done.output
-    return " ".join(done.stderr.split())
-
-
-def refused(*words: object) -> str:
-    done = run("init", *words)
-    assert done.exit_code == 2
-    return " ".join(done.output.split())
+    return " ".join(ran("init", *words).stderr.split())
 
 
 def section(file: str = "cell-fit.yaml") -> Any:
@@ -155,8 +147,7 @@ def test_a_fit_with_the_clamp_of_the_file_finds_the_channel_and_one_without_does
     for way in ("clamp", "no-clamp"):
         begun(file, f"--{way}", "--model", "truth.yaml", "--out", f"{way}.yaml")
         stop = ["--set", "fit.optimizer={name: hybrid, scan: 64, starts: 2}", "--seed", "1"]
-        fitted = run("optimize", f"{way}.yaml", *stop, "--json", "--quiet", "--out", f"runs/{way}")
-        assert fitted.exit_code == 0, fitted.output
+        fitted = ran("optimize", f"{way}.yaml", *stop, "--json", "--quiet", "--out", f"runs/{way}")
         rows = json_output.summary(fitted.stdout)["parameters"]
         found[way] = {name: row["value"] for name, row in rows.items()}
     assert {n: found["clamp"][n] for n in truth} == pytest.approx(truth, rel=0.01)
@@ -197,7 +188,7 @@ def test_numbers_that_cannot_be_are_told_and_not_used(
     said: dict[str, float], message: str, here: Path
 ) -> None:
     file = recorded(here, said=SAID | said)
-    assert message in refused(file, "--clamp")
+    assert message in " ".join(refused("init", file, "--clamp").output.split())
     assert sorted(here.iterdir()) == [file]
     assert message in begun(file)
     assert section() is None
@@ -217,8 +208,8 @@ def test_a_file_that_says_nothing_gets_nothing(here: Path) -> None:
     file = recorded(here, said={})
     assert "the clamp is" not in begun(file)
     assert "clamp" not in Path("cell-fit.yaml").read_text()
-    told = refused(file, "--clamp", "--out", "other.yaml")
-    assert "does not say the series resistance" in told
+    told = refused("init", file, "--clamp", "--out", "other.yaml").output
+    assert "does not say the series resistance" in " ".join(told.split())
 
 
 def test_the_voltage_that_is_lost_is_the_current_through_what_is_left(tmp_path: Path) -> None:

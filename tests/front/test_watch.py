@@ -24,10 +24,9 @@ from channelfit.front.watching.answers import Watched
 from channelfit.front.watching.traces import _thinned
 from channelfit.reading.errors import InputError
 from channelfit.results import runs
-from channelfit.results.processes import this_process
 from channelfit.results.runs import find_run, history_of
 from support.places import MODELS
-from support.watched import TOLD, asked, asked_raw, made_batch, made_run, serving
+from support.watched import GONE, TOLD, asked, asked_raw, made_batch, made_run, serving
 
 integration = pytest.mark.integration
 HOSTILE = "<script>alert(1)</script>\"'&$(touch x)`\u202e\u2066\x1b[31m\n$$\\frac{1}{2}$$"
@@ -35,11 +34,6 @@ ON_POSIX = pytest.mark.skipif(sys.platform == "win32", reason="in the way of POS
 
 
 # --- what a run folder tells ----------------------------------------------------------------------
-
-
-def gone() -> dict:
-    """A process that runs no more."""
-    return this_process() | {"started": "another moment"}
 
 
 ELSEWHERE = {"process": {"host": "elsewhere 1", "pid": 1, "started": "x"}}
@@ -52,7 +46,7 @@ ELSEWHERE = {"process": {"host": "elsewhere 1", "pid": 1, "started": "x"}}
         ({"state": "finished", "reason": "300 generations done"}, "finished", "300 gen"),
         ({"state": "interrupted", "reason": "interrupted"}, "interrupted", "interrupted"),
         ({"state": "failed", "reason": "no space"}, "failed", "no space"),
-        ({"process": gone()}, "killed", "process is gone.*had not saved any"),
+        ({"process": GONE}, "killed", "process is gone.*had not saved any"),
         (ELSEWHERE, "running", "on elsewhere,"),
         ({"state": "dancing"}, "unknown", "does not say"),
     ],
@@ -68,7 +62,7 @@ def test_the_state_of_a_run(news, state, why, tmp_path):
 
 
 def test_a_run_that_was_killed_while_it_wrote_its_results_has_not_finished(tmp_path):
-    (tmp_path / "state.json").write_text(json.dumps({"state": "running", "process": gone()}))
+    (tmp_path / "state.json").write_text(json.dumps({"state": "running", "process": GONE}))
     (tmp_path / "summary.json").write_text('{"stop_reason": "generations", "cost": 3.0}')
     found = find_run(tmp_path)  # all but the state, for which there was no room
     assert (found.state, found.number("best_cost")) == ("finished", 3.0)
@@ -177,7 +171,7 @@ def test_the_place_in_a_logarithmic_range_is_that_of_the_search(tmp_path):
 
 def test_the_rows_of_a_queue_begin_with_what_goes_on(tmp_path):
     made_run(tmp_path / "a", state="finished", started="2030-01-01T00:00:00+00:00")
-    made_run(tmp_path / "b", process=gone())
+    made_run(tmp_path / "b", process=GONE)
     made_run(tmp_path / "c")
     made_run(tmp_path / "d", state="finished", started="2031-01-01T00:00:00+00:00")
     (tmp_path / "no run").mkdir()
@@ -202,7 +196,7 @@ def test_a_batch_tells_how_many_wells_are_done(tmp_path):
     assert "Generation" not in facts
     assert (told["done"], told["of_wells"]) == (120 / 384, True)
     assert "page of its own" in watched.traces(folder)["trouble"]
-    killed = find_run(made_batch(tmp_path / "killed", process=gone()))
+    killed = find_run(made_batch(tmp_path / "killed", process=GONE))
     assert killed.state == "killed"
     assert "120 of 384 wells are done, and `--resume` goes on" in killed.why
     assert "fit.yaml" not in killed.why

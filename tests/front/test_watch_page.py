@@ -13,11 +13,10 @@ from collections.abc import Callable
 import pytest
 
 from channelfit.batch.page import plate_page
-from channelfit.results.processes import this_process
 from support.browser import NARROW, WIDE
 from support.places import MODELS
 from support.plates import plate
-from support.watched import made_batch, made_run, serving
+from support.watched import GONE, made_batch, made_run, serving
 
 pytestmark = pytest.mark.integration
 
@@ -60,10 +59,6 @@ def has_text(tab, selector: str, text: str, seconds: float = 120.0) -> None:
     until(lambda: text in tab.locator(selector).inner_text(), tab, seconds)
 
 
-def gone() -> dict:
-    return this_process() | {"started": "another moment"}
-
-
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory):
     """The folder of a small finished fit."""
@@ -83,7 +78,7 @@ def queue(tmp_path_factory, fitted):
         "<!doctype html><title>r</title><p id=a></p><script>a.textContent = 'a report'</script>"
     )
     made_run(place / "one that runs", best_cost=4.0)
-    made_run(place / "one that was killed", process=gone(), best_cost=9.0)
+    made_run(place / "one that was killed", process=GONE, best_cost=9.0)
     made_run(place / "one that failed", state="failed", reason="no space is left")
     made_run(place / "one stopped", state="interrupted", reason="interrupted")
     (place / "one unclear").mkdir()

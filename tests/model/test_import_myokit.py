@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from channelfit.front.importing import _simulated
-from channelfit.front.main import main
 from channelfit.model.imports.trial import jumps
 from channelfit.model.model_file import load_model
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.importing_myokit import MyokitModel, prove_myokit, read_myokit_model
+from support.json_output import ran
 from support.places import MECHANISMS
 
 pytest.importorskip("myokit")
@@ -41,10 +40,10 @@ IK = lambda * (o + 0.5 * i) * (V + 80 [mV])
 """
 
 
-def of_text(text: str, tmp_path: Path, current: str | None = None) -> None:
+def of_text(text: str, tmp_path: Path, current: str | None = None) -> MyokitModel:
     path = tmp_path / "given.mmt"
     path.write_text(text, encoding="utf-8")
-    read_myokit_model(path, "given", current)
+    return read_myokit_model(path, "given", current)
 
 
 def assert_proven(model: MyokitModel) -> None:
@@ -64,9 +63,7 @@ def test_gates_agree_with_what_myokit_computes() -> None:
 
 
 def test_a_scheme_of_derivatives_with_a_state_that_is_the_rest(tmp_path: Path) -> None:
-    path = tmp_path / "scheme.mmt"
-    path.write_text(SCHEME, encoding="utf-8")
-    model = read_myokit_model(path, "scheme", None)
+    model = of_text(SCHEME, tmp_path)
     (chain,) = model.imported.model.chains
     assert chain.states == ("c", "o", "i")
     assert chain.conductances == (0, 1, 0.5)
@@ -75,10 +72,8 @@ def test_a_scheme_of_derivatives_with_a_state_that_is_the_rest(tmp_path: Path) -
 
 def test_the_ramp_is_cut_on_both_sides_of_a_window_of_the_voltage(tmp_path: Path) -> None:
     """As a file may fill it around the 0/0 of a rate; a step across it is not exact."""
-    path = tmp_path / "window.mmt"
     rate = "k1 = if(abs(V + 47.13 [mV]) > 0.5 [mV], 0.1 [1/ms] * exp(V / 25 [mV]), 0.02 [1/ms])"
-    path.write_text(SCHEME.replace("k1 = 0.1 [1/ms] * exp(V / 25 [mV])", rate), encoding="utf-8")
-    model = read_myokit_model(path, "window", None)
+    model = of_text(SCHEME.replace("k1 = 0.1 [1/ms] * exp(V / 25 [mV])", rate), tmp_path)
     assert jumps(model.found) == [-47.63, -46.63]
     assert_proven(model)
 
@@ -97,9 +92,7 @@ def test_the_command_writes_a_model_and_runs_no_script(tmp_path: Path) -> None:
     file, out = tmp_path / "a.mmt", tmp_path / "a.yaml"
     script = f'[[script]]\nopen({str(never)!r}, "w")\n'
     file.write_text(MMT.read_text(encoding="utf-8").split("[[script]]")[0] + script)
-    done = CliRunner().invoke(main, ["import", str(file), "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert "agrees with the original" in done.output
+    assert "agrees with the original" in ran("import", file, "--out", out).output
     assert load_model(out).name == "import_channel"
     assert not never.exists()
 

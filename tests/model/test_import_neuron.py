@@ -24,6 +24,7 @@ from channelfit.scoring.neuron.importing import (
     read_mechanism,
 )
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable
+from support.json_output import ran, refused
 from support.mod_files import MOD, few, of_text
 
 FIXTURES = sorted(MOD.glob("import_*.mod"))
@@ -130,19 +131,17 @@ def test_exact_steps_idle_c_and_powers_that_are_parameters_are_read(tmp_path: Pa
     assert "gives no number at -40 mV (0/0)" in proof.notes[0]
 
 
-@pytest.mark.parametrize(
-    "code",
-    ["return 1;", 'return 0; system("true");', "#include <evil.h>", '#include "stdlib.h"', "x;"],
-)
-def test_c_that_does_something_is_refused(code: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="VERBATIM: C code"):
-        of_text(STEPPED.replace("return 0;", code), tmp_path, settled=True)
+CODE = ["return 1;", 'return 0; system("true");', "#include <evil.h>", '#include "stdlib.h"', "x;"]
+INEXACT = ["nexp*(ninf - n) + 0.01", "dt*(ninf - n)/3", "nexp*n*(ninf - n)"]
 
 
-@pytest.mark.parametrize("step", ["nexp*(ninf - n) + 0.01", "dt*(ninf - n)/3", "nexp*n*(ninf - n)"])
-def test_a_step_that_is_not_exact_is_refused(step: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="not the exact one of a gate"):
-        of_text(STEPPED.replace("nexp*(ninf - n)", step), tmp_path, settled=True)
+@pytest.mark.parametrize("new", [*CODE, *INEXACT])
+def test_c_that_does_something_and_a_step_that_is_not_exact_are_refused(new, tmp_path):
+    old, told = "return 0;", "VERBATIM: C code"
+    if new in INEXACT:
+        old, told = "nexp*(ninf - n)", "not the exact one of a gate"
+    with pytest.raises(InputError, match=told):
+        of_text(STEPPED.replace(old, new), tmp_path, settled=True)
 
 
 def test_a_reversal_potential_beside_concentrations_is_that_of_nernst(tmp_path: Path) -> None:
@@ -285,17 +284,12 @@ def test_hostile_titles_come_out_inert(title: str, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("compiler")
 def test_the_command_proves_and_writes_a_model_that_other_commands_take(tmp_path: Path) -> None:
     file, out = MOD / "import_coupled.mod", tmp_path / "coupled.yaml"
-    done = CliRunner().invoke(main, ["import", str(file), "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert "agrees with the original" in done.output
+    assert "agrees with the original" in ran("import", file, "--out", out).output
     text = out.read_text(encoding="utf-8")
     assert hashlib.sha256(file.read_bytes()).hexdigest() in text
     assert "Compared with the original" in text
-    shown = CliRunner().invoke(main, ["show", str(out)])
-    assert shown.exit_code == 0, shown.output
-    again = CliRunner().invoke(main, ["import", str(file), "--out", str(out)])
-    assert again.exit_code == 2
-    assert "is there already" in again.output
+    ran("show", out)
+    assert "is there already" in refused("import", file, "--out", out).output
 
 
 @pytest.mark.integration
@@ -309,8 +303,7 @@ def test_a_failed_proof_writes_nothing_unless_asked(tmp_path, monkeypatch):
     assert done.exit_code == 1
     assert "DIFFERS" in done.output
     assert not out.exists()
-    done = CliRunner().invoke(main, [*command, "--unproven"])
-    assert done.exit_code == 0
+    ran(*command, "--unproven")
     assert out.exists()
 
 
@@ -320,8 +313,7 @@ def test_without_a_compiler_it_warns_that_nothing_is_proven(tmp_path, monkeypatc
 
     monkeypatch.setattr("channelfit.scoring.neuron.mechanisms.find_nrnivmodl", absent)
     out = tmp_path / "kept.yaml"
-    done = CliRunner().invoke(main, ["import", str(MOD / "import_kept.mod"), "--out", str(out)])
-    assert done.exit_code == 0, done.output
+    done = ran("import", MOD / "import_kept.mod", "--out", out)
     assert "not proven: nrnivmodl is not here" in done.output
     assert "Not proven" in out.read_text(encoding="utf-8")
 
@@ -335,6 +327,4 @@ def test_c_code_is_refused_before_anything_is_compiled(tmp_path, monkeypatch):
     for text in ("VERBATIM\nx();\nENDVERBATIM", 'INCLUDE "x.inc"'):
         path = tmp_path / "bad.mod"
         path.write_text(CHANNEL.format(**{**SAID, "more": text}), encoding="utf-8")
-        done = CliRunner().invoke(main, ["import", str(path), "--unproven"])
-        assert done.exit_code == 2
-        assert "line 13" in done.output
+        assert "line 13" in refused("import", path, "--unproven").output

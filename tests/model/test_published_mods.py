@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,26 +22,15 @@ from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mech
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import HostCupy
 from support.differences import by_differences, errors
+from support.exports import published, simulated
+from support.exports import steps as shorter
 from support.places import ROOT
 from support.schemes import recording_of
-
-published: Any = importlib.import_module("published_mods")
 
 CASES = {f"{case.model}-{case.kind}": case for case in published.CASES}
 NEURONS_OWN = [case for case in published.CASES if not case.sha256]
 BACKENDS = ("reference", "cpu")
 CLOSE = 1e-9
-
-
-def shorter() -> Protocol:
-    """Every third of the nineteen steps, 0 mV among them, a sample each 0.25 ms."""
-    protocol = published.steps()
-    return replace(protocol, sweeps=protocol.sweeps[::3], sampling_ms=0.25)
-
-
-def simulated(model: ChannelModel, values: np.ndarray, protocol: Protocol, backend: str) -> Any:
-    problem = Problem(model, (Experiment(protocol),))
-    return make_scorer(problem, backend).simulate(values[:, None])[0][:, :, 0]
 
 
 def apart(a: np.ndarray, b: np.ndarray) -> float:

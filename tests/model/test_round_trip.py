@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from channelfit.front.main import main
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol
 from channelfit.reading.documents import read_yaml
 from channelfit.scoring.scorer import make_scorer
+from support.json_output import ran
 from support.places import MODELS
 
 pytestmark = pytest.mark.integration
@@ -65,10 +64,7 @@ def test_an_export_is_imported_as_the_same_channel(file: Path, ending: str, tmp_
     exported, again = tmp_path / f"channel.{ending}", tmp_path / "again.yaml"
     words = ["--to", "nmodl", "--capacitance", str(CAPACITANCE)]
     words = words if ending == "mod" else ["--to", "myokit"]
-    done = CliRunner().invoke(main, ["export", str(file), *words, "--out", str(exported)])
-    assert done.exit_code == 0, done.output
+    ran("export", file, *words, "--out", exported)
     chosen = ["--current", "ca_augustine.i"] if (file.stem, ending) in _SEVERAL else []
-    done = CliRunner().invoke(main, ["import", str(exported), *chosen, "--out", str(again)])
-    assert done.exit_code == 0, done.output
-    assert "agrees with the original" in done.output
+    assert "agrees with the original" in ran("import", exported, *chosen, "--out", again).output
     np.testing.assert_allclose(currents(again, file), currents(file, file), rtol=0, atol=1e-9)

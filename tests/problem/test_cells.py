@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import channelfit as cf
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
@@ -28,6 +26,7 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import HostCupy
+from support.json_output import ran, refused
 from support.little import protocol_of
 
 CELLS = {"cell 1": 3.0, "cell 2": 5.0, "cell 3": 8.0}
@@ -437,21 +436,20 @@ def test_a_saved_fit_of_cells_reads_back(three: cf.Fit, tmp_path: Path) -> None:
 
 def test_the_command_line_fits_and_simulates_cells(tmp_path: Path) -> None:
     file = fit_files(tmp_path)
-    run, out = CliRunner(), tmp_path / "run"
+    out = tmp_path / "run"
     quick = ["--set", "fit.optimizer.name=genetic", "--population", "20", "--generations", "2"]
     own = ["--set", "parameters.g[cell 2].value=6", "--set", "parameters.g[cell 2].fixed=true"]
-    done = run.invoke(main, ["optimize", str(file), "--out", str(out), *quick, *own])
-    assert done.exit_code == 0, done.output
+    ran("optimize", file, "--out", out, *quick, *own)
     again = load_plan(out / "fit.yaml")
     row = {p.name: p for p in again.problem.parameters}
     assert (row["g[cell 2]"].value, row["g[cell 2]"].fixed) == (6, True)
     assert not row["g[cell 1]"].fixed
     assert [e.temperature_C for e in again.problem.experiments] == [None, 34.0, 34.0]
-    command = ["simulate", str(out / "fit.yaml"), str(tmp_path / "steps.yaml")]
-    for more, code in ((["--cell", "cell 3"], 0), ([], 2), (["--cell", "cell 9"], 2)):
-        done = run.invoke(main, [*command, "--out", str(tmp_path / "x"), *more])
-        assert done.exit_code == code, done.output
-    shown = run.invoke(main, ["show", str(out / "fit.yaml")]).output
+    command = ["simulate", out / "fit.yaml", tmp_path / "steps.yaml", "--out", tmp_path / "x"]
+    ran(*command, "--cell", "cell 3")
+    refused(*command)
+    refused(*command, "--cell", "cell 9")
+    shown = ran("show", out / "fit.yaml").output
     assert "g[cell 2]" in shown
     assert "linear, per cell" in shown
     for text in ("each", "steps, cell 2, 34 degC"):

@@ -8,17 +8,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording, load_recording
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
+from support.json_output import ran
 from support.little import protocol_of
 
 FAMILY = protocol_of(
@@ -195,9 +194,8 @@ def test_what_conditioning_found_is_told_and_a_saved_fit_repeats_it(tmp_path: Pa
     (tmp_path / "fit.yaml").write_text(FIT, encoding="utf-8")
     out = tmp_path / "deeper" / "run"
     out.parent.mkdir()
-    called = CliRunner().invoke(main, ["optimize", str(tmp_path / "fit.yaml"), "--out", str(out)])
-    assert called.exit_code == 0, called.output
-    assert "Experiment 1: leak of 2 nS that reverses at" in called.output
+    done = ran("optimize", tmp_path / "fit.yaml", "--out", out)
+    assert "Experiment 1: leak of 2 nS that reverses at" in done.output
     summary = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert summary["experiments"][0]["conditioning"][0].startswith("leak of 2 nS")
     first, again = (

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from channelfit.front.commands.validate import FASTEST, _drawn
-from channelfit.front.main import main
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.problem.extreme_rates import extremes, fastest_rates, voltages_of
 from channelfit.problem.protocol import build_protocol
+from support.json_output import ran, refused
 
 STEPS = {
     "holding": "-80 mV",
@@ -99,16 +98,14 @@ def written(folder: Path, document: dict[str, object]) -> str:
 
 def test_simulate_refuses_and_writes_nothing(folder: Path) -> None:
     model = written(folder, scheme("a + 0.01*v"))
-    done = CliRunner().invoke(main, ["simulate", model, "steps.yaml", "--backend", "reference"])
-    assert done.exit_code == 2
+    done = refused("simulate", model, "steps.yaml", "--backend", "reference")
     assert "rate C -> O is -0.9 /ms at -100 mV" in done.output
     assert sorted(p.name for p in folder.iterdir()) == ["model.yaml", "steps.yaml"]
 
 
 def test_a_search_says_why_candidates_failed(folder: Path) -> None:
     model = written(folder, scheme("a + 0.0005*v"))
-    done = CliRunner().invoke(main, ["optimize", model, "--out", "run"])
-    assert done.exit_code == 0, done.output
+    done = ran("optimize", model, "--out", "run")
     assert "negative rate" in done.output
     assert "such as rate C -> O is -" in done.output
     summary = json.loads((folder / "run" / "summary.json").read_text())

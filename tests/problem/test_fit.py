@@ -182,7 +182,6 @@ def test_mistakes_in_a_fit_section(folder):
         ({"protocols": ["steps.yaml", "none.yaml"]}, "none.yaml: no such file"),
         (SURROGATE | {"surrogate": {"noise": "3 mV"}}, "fit.surrogate.noise: unit"),
         (SURROGATE | {"seed": -1}, "fit.seed: a whole number"),
-        (SURROGATE | {"optimizer": {"name": "genetik"}}, "fit.optimizer.name: unknown optimizer"),
         (SURROGATE | {"stop": {"seconds": "5 s"}}, "fit.stop.seconds: must be a number"),
     ):
         assert said in complaint(model_with(folder, fit))
@@ -357,23 +356,7 @@ def test_sine_wave_fit() -> None:
     assert np.sqrt(make_scorer(fit.problem).score(values).cost[0]) == pytest.approx(31.7, abs=0.2)
 
 
-# --- a parameter solved, and priors --------------------------------------------------------------
-def test_the_conductance_is_solved_when_asked(folder: Path) -> None:
-    fit = load_plan(model_with(folder, SURROGATE | {"solve": "g"}), backend="reference")
-    assert fit.space.n_free == 2
-    objective = fit.objective(make_scorer(fit.problem, "reference"))
-    truth = fit.problem.model.values()
-    unit = fit.space.to_unit(truth[:, None])
-    found = objective.physical(unit)[:, 0]
-    assert found[[0, 1, 2]] == pytest.approx(truth[[0, 1, 2]])
-    assert found[3] == pytest.approx(truth[3], rel=0.02)
-    scorer = objective.scorer
-    steps = np.repeat(found[:, None], 3, axis=1)
-    steps[3] *= [1 - 1e-4, 1, 1 + 1e-4]
-    assert scorer.score(steps).cost.argmin() == 1
-    assert objective.score(unit).cost[0] == pytest.approx(scorer.score(steps).cost[1], rel=1e-12)
-
-
+# --- priors --------------------------------------------------------------------------------------
 def test_a_prior_counts_against_the_noise(folder: Path) -> None:
     """n cost/(2 noise^2) must grow by half a squared standard deviation."""
     a = MODEL["parameters"]["a"] | {"prior": {"lognormal": [50, 2]}}

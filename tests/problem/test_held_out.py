@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.run_tree import RunTree
 from channelfit.reading.documents import dump_yaml
@@ -19,6 +17,7 @@ from channelfit.scoring.cuda import stepping_tables
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.scorer import make_scorer
+from support.json_output import ran
 from support.little import LITTLE
 
 #: Five sweeps; the second voltage and the last duration occur in no other.
@@ -145,10 +144,7 @@ def test_a_gpu_is_given_the_same_program(folder, n_jobs):
 
 def test_what_was_held_out_is_predicted_at_the_end(folder, tmp_path):
     path = file(folder, "predicted", row("steps"), row("ramp", weight=0))
-    done = CliRunner().invoke(
-        main, ["optimize", str(path), "--out", str(tmp_path / "run"), "--backend", "cpu", "--quiet"]
-    )
-    assert done.exit_code == 0, done.output
+    ran("optimize", path, "--out", tmp_path / "run", "--backend", "cpu", "--quiet")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     steps, ramp = summary["experiments"]
     assert (steps["weight"], ramp["weight"]) == (1, 0)

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.reading.documents import dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.export.subject import subject_of
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document
+from support.json_output import ran
 from support.little import save_fit
 
 MODEL = parse_yaml("""
@@ -76,9 +75,7 @@ def test_settings_of_the_model_hold_unless_the_fit_file_gives_them(folder: Path)
 def test_the_name_of_a_fit_is_in_titles_folder_and_summary(folder, monkeypatch):
     monkeypatch.chdir(folder)
     path = fit_file(folder, {"experiments": EXPERIMENTS}, name="cell 7", description="warm")
-    result = CliRunner().invoke(main, ["optimize", str(path), "--backend", "reference"])
-    assert result.exit_code == 0, result.output
-    assert "cell 7: genetic" in result.output
+    assert "cell 7: genetic" in ran("optimize", path, "--backend", "reference").output
     (run,) = (folder / "runs").iterdir()
     assert run.name.startswith("cell_7-")
     summary = json.loads((run / "summary.json").read_text())

@@ -20,8 +20,9 @@ from channelfit.problem.jumps import other_order
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol, build_protocol, load_protocol
 from channelfit.problem.recording import Recording, masks
-from channelfit.reading.documents import dump_yaml
+from channelfit.reading.documents import Section, dump_yaml
 from channelfit.scoring.scorer import make_scorer
+from support.exports import simulated
 from support.places import ROOT
 
 DATA = os.environ.get("CHANNELFIT_DATA")
@@ -41,13 +42,15 @@ NOISE = 5.0
 def currents() -> dict[str, np.ndarray]:
     """Noisy currents (n_sweeps, n_times) pA of every cell, by the model's name."""
     found = {}
-    for name, protocol in CELLS.items():
-        model = load_model(ROOT / "models" / f"{name}.yaml")
-        problem = Problem(model, (Experiment(_protocol(protocol)),))
-        simulated = make_scorer(problem, "reference").simulate(model.values()[:, None])[0][:, :, 0]
-        noise = np.random.default_rng(3).standard_normal(simulated.shape)
-        found[name] = simulated + NOISE * noise
+    for name in CELLS:
+        current = noiseless(name)
+        found[name] = current + NOISE * np.random.default_rng(3).standard_normal(current.shape)
     return found
+
+
+def noiseless(name: str) -> np.ndarray:
+    model = load_model(ROOT / "models" / f"{name}.yaml")
+    return simulated(model, model.values(), _protocol(CELLS[name]))
 
 
 def _protocol(name: str) -> Protocol:
@@ -85,10 +88,7 @@ def test_what_is_right_is_silent(tmp_path: Path, currents: Any, name: str, mask:
 @pytest.mark.parametrize("name", CELLS)
 def test_without_noise_and_with_few_digits_it_is_silent(tmp_path: Path, name: str) -> None:
     """Plateaus of equal values are not clipped, nor are five digits too low a gain."""
-    model = load_model(ROOT / "models" / f"{name}.yaml")
-    problem = Problem(model, (Experiment(_protocol(CELLS[name])),))
-    current = make_scorer(problem, "reference").simulate(model.values()[:, None])[0][:, :, 0]
-    assert cautions(tmp_path, name, current, digits=5) == ""
+    assert cautions(tmp_path, name, noiseless(name), digits=5) == ""
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_currents_of_other_cells_are_silent(tmp_path: Path, name: str, protocol:
     columns = np.clip(columns, np.minimum(lower, upper)[:, None], upper[:, None])
     file = str(ROOT / "protocols" / f"{protocol}.yaml")
     problem = Problem(model, (Experiment(load_protocol(file)),))
-    simulated = make_scorer(problem, "cpu").simulate(columns)[0]
-    noise = random.choice([0.0, 2.0, 10.0], 6) * random.standard_normal(simulated.shape)
+    currents = make_scorer(problem, "cpu").simulate(columns)[0]
+    noise = random.choice([0.0, 2.0, 10.0], 6) * random.standard_normal(currents.shape)
     for k in range(6):
-        current = (simulated + noise)[:, :, k]
+        current = (currents + noise)[:, :, k]
         assert cautions(tmp_path, name, current, file) == "", columns[:, k]
 
 
@@ -199,9 +199,8 @@ def test_sign_and_size_of_a_current_that_no_single_conductance_says(tmp_path: Pa
         "  gl: {range: [0, 2], unit: nS, value: 0.3}\n"
     )
     channel, protocol = load_model(model), _protocol("na_iv")
-    problem = Problem(channel, (Experiment(protocol),))
-    current = make_scorer(problem, "reference").simulate(channel.values()[:, None])[0][:, :, 0]
-    problem = _recorded_as(problem, current)
+    recording = Recording.from_arrays(protocol, simulated(channel, channel.values(), protocol))
+    problem = Problem(channel, (Experiment(protocol, recording),))
     told = [
         "\n".join(map(str, fit_cautions(_with_currents(problem, change), ["cell.csv"], 2)))
         for change in (lambda i: i, lambda i: -i, lambda i: 1e3 * i)
@@ -209,13 +208,6 @@ def test_sign_and_size_of_a_current_that_no_single_conductance_says(tmp_path: Pa
     assert told[0] == ""
     assert "against the driving force" in told[1]
     assert re.search(r"is [\d.e+]+ times the largest current of all channels there, .*nA", told[2])
-
-
-def _recorded_as(problem: Problem, current: np.ndarray) -> Problem:
-    """The problem of one experiment with currents that were recorded."""
-    (experiment,) = problem.experiments
-    recording = Recording.from_arrays(experiment.protocol, current)
-    return replace(problem, experiments=(replace(experiment, recording=recording),))
 
 
 def _table(file: Path, sweeps: np.ndarray, digits: int = 9) -> None:
@@ -306,23 +298,18 @@ def told_of(protocol: Protocol) -> list[str]:
 
 
 def test_times_and_voltages_of_another_unit() -> None:
-    assert told_of(built(0.1, {"step": 0, "for": 40}, {"step": -40, "for": 5})) == []
+    step = {"step": 0, "for": 40}
+    for right in (built(0.1, step), built(0.1, step, junction_potential=12)):
+        assert told_of(right) == []
     assert told_of(built(1e-4, {"step": 0, "for": 0.04})) == [
         "p.yaml: the longest sweep lasts 0.04 ms; are its times in s?"
     ]
-    assert (
-        "a sample every 100 ms for 40 s; are its times in ms"
-        in told_of(built(100, {"step": 0, "for": 40000}))[0]
-    )
-    assert (
-        "a junction potential of -60 mV"
-        in told_of(built(0.1, {"step": 0, "for": 40}, junction_potential=-60))[0]
-    )
-    assert told_of(built(0.1, {"step": 0, "for": 40}, junction_potential=12)) == []
-    assert (
-        "stays within 0.08 mV; is it in V?"
-        in told_of(built(0.1, {"step": 0.02, "for": 40}, holding=-0.08))[0]
-    )
+    for wrong, told in (
+        (built(100, {"step": 0, "for": 40000}), "every 100 ms for 40 s; are its times in ms"),
+        (built(0.1, step, junction_potential=-60), "a junction potential of -60 mV"),
+        (built(0.1, step | {"step": 0.02}, holding=-0.08), "stays within 0.08 mV; is it in V?"),
+    ):
+        assert told in told_of(wrong)[0]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "protocols").glob("*.yaml")), ids=lambda p: p.stem)
@@ -342,12 +329,6 @@ def recorded(folder: Path, t: np.ndarray, v: np.ndarray, **keys: Any) -> Protoco
 # --- steps that masks must see -------------------------------------------------------------------
 
 
-def _section(row: dict[str, Any]) -> Any:
-    from channelfit.reading.documents import Section
-
-    return Section(row, None, "mask")
-
-
 @pytest.mark.parametrize("width", [1, 2, 3])
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 def test_steps_inside_a_recorded_command_are_steps(tmp_path, width, noise):
@@ -363,7 +344,7 @@ def test_steps_inside_a_recorded_command_are_steps(tmp_path, width, noise):
     v += noise * np.random.default_rng(0).standard_normal(len(t))
     steps = recorded(tmp_path, t, v).step_times_ms(0)
     np.testing.assert_allclose(steps, [50, 70, 550], atol=1e-6)
-    weight = masks([_section({"after_steps": "1 ms"})], recorded(tmp_path, t, v))
+    weight = masks([Section({"after_steps": "1 ms"}, None, "mask")], recorded(tmp_path, t, v))
     assert weight[0, 496:514].tolist() == [1] * 4 + [0] * 10 + [1] * 4
 
 

@@ -10,7 +10,7 @@ names and descriptions it is what `show` prints and the summary of a run tells.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
@@ -197,20 +197,19 @@ def stopped(name: str, rules: dict[str, Any]) -> tuple[int, str]:
 
 
 #: Rules of which each alone ends a search, whatever optimizer it is.
-STOPS: dict[str, Callable[[str], tuple[dict[str, Any], str]]] = {
-    "generations": lambda name: ({"generations": 2}, "2 generations"),
-    "cost": lambda name: ({"cost": 1e6}, "reached the target 1e+06"),
-    "seconds": lambda name: ({"seconds": 1e-9}, "s allowed"),
-    "evaluations": lambda name: ({"evaluations": 9}, "candidates scored of 9 allowed"),
-    "stagnation": lambda name: ({"stagnation": 1, "tolerance": 1e-6}, "no relative gain"),
-    "tolerance": lambda name: ({"stagnation": 1, "tolerance": 10.0}, "no relative gain above 10"),
+STOPS: dict[str, tuple[dict[str, Any], str]] = {
+    "generations": ({"generations": 2}, "2 generations"),
+    "cost": ({"cost": 1e6}, "reached the target 1e+06"),
+    "seconds": ({"seconds": 1e-9}, "s allowed"),
+    "evaluations": ({"evaluations": 9}, "candidates scored of 9 allowed"),
+    "stagnation": ({"stagnation": 1, "tolerance": 1e-6}, "no relative gain"),
+    "tolerance": ({"stagnation": 1, "tolerance": 10.0}, "no relative gain above 10"),
 }
 
 
 @pytest.mark.parametrize("name", ["genetic", "hybrid"])
 def test_rules_to_stop_act(name: str) -> None:
-    for rule, told in STOPS.items():
-        rules, why = told(name)
+    for rule, (rules, why) in STOPS.items():
         generations, reason = stopped(name, rules)
         assert why in reason
         without = {"generations": 30} | rules

@@ -8,12 +8,10 @@ from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from scipy.io import savemat
 
 from channelfit.front.fitting import prepared
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.front.progress import PythonScreen
 from channelfit.problem import segments
 from channelfit.problem.experiment import Experiment, Problem
@@ -26,6 +24,7 @@ from channelfit.reading.tables import read_columns
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.choose import make_optimizer
+from support.json_output import refused
 from support.places import ROOT
 
 
@@ -83,8 +82,7 @@ def test_a_protocol_that_does_not_fit_is_not_simulated(tmp_path, small, monkeypa
     file = Protocol.steps([-40, 0], 100_000, holding=-80, sampling=1).save(tmp_path / "p.yaml")
     monkeypatch.setattr("channelfit.front.simulation.make_scorer", never)
     model = ROOT / "models" / "model_b.yaml"
-    said = CliRunner().invoke(main, ["simulate", str(model), str(file), "--out", str(tmp_path)])
-    assert said.exit_code == 2
+    said = refused("simulate", model, file, "--out", tmp_path)
     assert "p.yaml: 200,000 samples need 40.0 MB" in said.stderr
     assert "45,000 would fit" in said.stderr
 
@@ -119,9 +117,8 @@ def test_a_population_that_the_gpu_cannot_hold(name, monkeypatch):
 
 def test_a_limit_too_small_for_the_libraries_is_told_at_once(monkeypatch):
     monkeypatch.setattr(memory, "_address_space", lambda: 450_000_000)
-    said = CliRunner().invoke(main, ["show", str(ROOT / "models" / "model_b.yaml")])
-    assert said.exit_code == 2
-    assert "may use 450.0 MB of address space (ulimit -v), and needs 1.0 GB" in said.stderr
+    done = refused("show", ROOT / "models" / "model_b.yaml")
+    assert "may use 450.0 MB of address space (ulimit -v), and needs 1.0 GB" in done.stderr
 
 
 def test_a_matlab_file_that_packs_as_no_recording_does_is_not_unpacked(tmp_path, monkeypatch):

@@ -10,11 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from channelfit.front.main import main
 from channelfit.model.model_file import load_model
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import load_recording
@@ -26,6 +24,7 @@ from channelfit.reading.units import Membrane, parse_quantity
 from channelfit.results.report.terminal import PlainConsole, SearchScreen
 from channelfit.results.report.terminal import table as terminal_table
 from channelfit.scoring.neuron.nmodl import nmodl_text
+from support.json_output import ran, refused
 from support.places import ROOT
 
 
@@ -171,8 +170,7 @@ NMODL = "TITLE na\nNEURON {\n  SUFFIX na\n  USEION na READ ena WRITE ina\n}\n"
 )
 def test_models_of_other_programs(tmp_path, name, text, said):
     (tmp_path / name).write_text(text)
-    result = CliRunner().invoke(main, ["show", str(tmp_path / name)])
-    assert result.exit_code == 2
+    result = refused("show", tmp_path / name)
     assert said in result.output
     assert "models are read from YAML" in result.output
 
@@ -229,8 +227,7 @@ def hostile_model(folder: Path, **changes: object) -> Path:
 
 def test_no_text_of_a_file_steers_a_terminal(tmp_path: Path) -> None:
     file = hostile_model(tmp_path)
-    shown = CliRunner().invoke(main, ["show", str(file), "--set", "fit={}"])
-    assert shown.exit_code == 0, shown.output
+    shown = ran("show", file, "--set", "fit={}")
     assert "\\x1b]0;owned" in shown.output
     assert not UNPRINTABLE.search(shown.output)
     for change in (
@@ -239,9 +236,8 @@ def test_no_text_of_a_file_steers_a_terminal(tmp_path: Path) -> None:
         {"name": STEERING},
         {"current": STEERING},
     ):
-        refused = CliRunner().invoke(main, ["show", str(hostile_model(tmp_path, **change))])
-        assert refused.exit_code == 2
-        assert not UNPRINTABLE.search(refused.output)
+        answer = refused("show", hostile_model(tmp_path, **change))
+        assert not UNPRINTABLE.search(answer.output)
 
 
 def test_warnings_and_tables_steer_no_terminal() -> None:

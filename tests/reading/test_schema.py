@@ -36,6 +36,7 @@ from channelfit.reading.units import Membrane, dimensions, unit_factor, unit_pat
 from channelfit.search.choose import make_optimizer
 from channelfit.search.saved_fit import fit_document
 from channelfit.search.swarm import SwarmCoefficients
+from support.json_output import run
 from support.key_proofs import PROOFS, prepare
 from support.places import ROOT
 from support.recorded_files import OPENS, recorded
@@ -315,7 +316,7 @@ def test_an_optimizer_is_offered_its_own_settings_alone(name: str) -> None:
 
 # --- the command ---------------------------------------------------------------------------------
 def called(*arguments: str) -> Any:
-    return CliRunner().invoke(main, ["schema", *arguments])
+    return run("schema", *arguments)
 
 
 def test_schemas_are_written_and_replaced_but_nothing_else_is(tmp_path: Path) -> None:

@@ -8,45 +8,14 @@ import numpy as np
 import pytest
 
 from channelfit.front.kinds import load_plan
-from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError
-from channelfit.scoring.scorer import Score, Scorer, make_scorer
+from channelfit.scoring.scorer import Score, make_scorer
 from channelfit.search.choose import make_optimizer
 from channelfit.search.genetic import Genetic
 from channelfit.search.loop import StopRules, make_stop_rules, optimize
 from channelfit.search.objective import Objective
-from channelfit.search.space import SearchSpace
+from support.bowls import SPACE, Bowl
 from support.places import MODELS
-
-SPACE = SearchSpace(
-    (
-        Parameter("a", "1/ms", 0.0, 10.0),
-        Parameter("e", "mV", -100.0, 0.0, value=-85.0, fixed=True),
-        Parameter("k", "", 1e-3, 1e3, scale="log"),
-    )
-)
-
-
-class Bowl(Scorer):
-    """A closed function with its minimum at a = 2, k = 1; no candidate fails."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.seen = 0
-
-    def cost(self, parameters: np.ndarray) -> np.ndarray:
-        a, e, k = parameters
-        assert (e == -85).all()
-        return (a - 2) ** 2 + np.log10(k) ** 2
-
-    def score(self, parameters: np.ndarray) -> Score:
-        self.calls += 1
-        self.seen += parameters.shape[1]
-        return self.rescore(parameters)
-
-    def rescore(self, parameters: np.ndarray) -> Score:
-        cost = self.cost(parameters)
-        return Score(cost, np.zeros(cost.size, dtype=np.int8))
 
 
 class Failing(Bowl):
@@ -67,20 +36,6 @@ class Hopeless(Bowl):
         n = parameters.shape[1]
         status = np.array([1, 2, 2, 0, 4] * n, dtype=np.int8)[:n]
         return Score(np.full(n, np.inf), status)
-
-
-class Interrupted(Bowl):
-    """Ctrl-C comes while a given generation is being scored."""
-
-    def __init__(self, generation: int) -> None:
-        super().__init__()
-        self.generation = generation
-
-    def score(self, parameters: np.ndarray) -> Score:
-        score = super().score(parameters)
-        if self.calls == self.generation:
-            raise KeyboardInterrupt
-        return score
 
 
 def genetic(population: int = 50, seed: int = 1) -> Genetic:
@@ -203,14 +158,14 @@ def test_bad_rules_are_refused_by_key(rule, value):
 
 
 def test_an_interrupt_ends_with_the_best_so_far():
-    result = fit(StopRules(generations=100), Interrupted(4))
+    result = fit(StopRules(generations=100), Bowl(interrupt=4))
     whole = fit(StopRules(generations=3))
     assert result.stop_reason == "interrupted"
     assert (result.generations, result.evaluations) == (3, 150)
     assert result.cost == whole.cost
     assert result.values.tobytes() == whole.values.tobytes()
     with pytest.raises(KeyboardInterrupt):
-        fit(StopRules(generations=100), Interrupted(1))
+        fit(StopRules(generations=100), Bowl(interrupt=1))
 
 
 # Failed candidates

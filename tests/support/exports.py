@@ -43,6 +43,8 @@ def steps() -> Protocol:
     return replace(protocol, sweeps=protocol.sweeps[::3], sampling_ms=0.25)
 
 
-def simulated(model: Any, values: np.ndarray, protocol: Protocol) -> np.ndarray:
+def simulated(
+    model: Any, values: np.ndarray, protocol: Protocol, backend: str = "reference"
+) -> np.ndarray:
     problem = Problem(model, (Experiment(protocol),))
-    return np.asarray(make_scorer(problem, "reference").simulate(values[:, None])[0][:, :, 0])
+    return np.asarray(make_scorer(problem, backend).simulate(values[:, None])[0][:, :, 0])

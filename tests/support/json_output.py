@@ -14,6 +14,20 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(main, [str(word) for word in words])
 
 
+def ran(*words: object) -> Result:
+    """Call `channelfit` with words that it takes."""
+    found = run(*words)
+    assert found.exit_code == 0, found.output
+    return found
+
+
+def refused(*words: object) -> Result:
+    """Call `channelfit` with words that it refuses."""
+    found = run(*words)
+    assert found.exit_code == 2, found.output
+    return found
+
+
 fhn = functools.partial(run, "fhn")
 
 

@@ -39,6 +39,8 @@ TOLD: dict[str, Any] = {
         "a12": {"value": 1.0, "unit": "1/ms", "lower": 0.0, "upper": 1.0},
     },
 }
+#: A process that runs no more.
+GONE = this_process() | {"started": "another moment"}
 HISTORY = "generation,evaluations,seconds,best_cost,median_cost,failed\n"
 
 
