@@ -76,3 +76,16 @@ def page(chromium: Any) -> Iterator[browser.Page]:
     tab = browser.Page(chromium)
     yield tab
     tab.close()
+
+
+@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A GPU: played by the host, or real."""
+    from channelfit.scoring.machine import gpu  # loads NumPy
+    from support.cuda_host import HostCupy
+
+    if request.param == "played":
+        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
+    elif not gpu.is_available():
+        pytest.skip("needs an NVIDIA GPU and CuPy")
+    return str(request.param)

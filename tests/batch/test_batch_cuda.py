@@ -31,7 +31,6 @@ from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.cuda_tangents import ramps_of
 from channelfit.scoring.kernels.cuda_pieces import MOST_STATES
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
-from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import Linearization
 from channelfit.search.plan import FitPlan
@@ -50,16 +49,6 @@ from support.truths import slow_but
 
 N_WELLS = 5
 OPTIONS = ("-std=c++17", "-ftz=true")  # of NVRTC
-
-
-@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
-def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A GPU: played by the host, or real."""
-    if request.param == "played":
-        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    elif not gpu.is_available():
-        pytest.skip("needs an NVIDIA GPU and CuPy")
-    return str(request.param)
 
 
 def with_data(problem: Problem, seed: int) -> Problem:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +21,8 @@ from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.grouped import GroupedScorer
-from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import make_scorer
-from support.cuda_host import HostCupy
 from support.json_output import ran, refused
 from support.little import protocol_of
 
@@ -208,16 +205,6 @@ def test_cells_and_temperatures_are_a_sum_of_problems_of_one(backend: str) -> No
     assert not between.any()
     assert local.hessian[g, g].any()
     assert not local.gradient[-1].any()  # fixed
-
-
-@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
-def device(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A GPU: played by the host, or real."""
-    if request.param == "played":
-        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    elif not gpu.is_available():
-        pytest.skip("needs an NVIDIA GPU and CuPy")
-    return str(request.param)
 
 
 def test_arrays_of_a_gpu_stay_there(device: str) -> None:

@@ -22,23 +22,17 @@ STEPS = {
 }
 
 
+CURRENT = {"conductance": "g", "reversal": "-80 mV"}
+PARAMETERS = {"a": {"range": [-1, 1], "value": 0.1}, "g": {"range": [0, 10], "value": 3}}
+
+
 def scheme(forward: str, backward: str = "0.5", **current: object) -> dict[str, object]:
-    return {
-        "name": "two",
-        "states": ["C", "O"],
-        "rates": {"C -> O": forward, "O -> C": backward},
-        "current": {"open": ["O"], "conductance": "g", "reversal": "-80 mV", **current},
-        "parameters": {"a": {"range": [-1, 1], "value": 0.1}, "g": {"range": [0, 10], "value": 3}},
-    }
+    rates = {"states": ["C", "O"], "rates": {"C -> O": forward, "O -> C": backward}}
+    return rates | {"current": {"open": ["O"]} | CURRENT | current, "parameters": PARAMETERS}
 
 
 def gates(**keys: object) -> dict[str, object]:
-    return {
-        "name": "gated",
-        "gates": {"m": keys},
-        "current": {"conductance": "g", "reversal": "-80 mV"},
-        "parameters": {"a": {"range": [-1, 2], "value": 0.1}, "g": {"range": [0, 10], "value": 3}},
-    }
+    return {"gates": {"m": keys}, "current": CURRENT, "parameters": PARAMETERS}
 
 
 def told(document: dict[str, object]) -> list[str]:

@@ -363,7 +363,7 @@ def test_a_prior_counts_against_the_noise(folder: Path) -> None:
     path = model_with(
         folder, SURROGATE | {"noise": "2 pA"}, parameters=MODEL["parameters"] | {"a": a}
     )
-    fit = load_plan(path, backend="reference")
+    fit = loaded(path)
     scorer = make_scorer(fit.problem, "reference")
     unit = np.array([[0.3, 0.6], [0.2, 0.2], [0.4, 0.4]])
     physical = fit.space.to_physical(unit)
@@ -372,9 +372,7 @@ def test_a_prior_counts_against_the_noise(folder: Path) -> None:
     np.testing.assert_allclose(
         grown, 0.5 * (np.log(physical[0] / 0.05) / np.log(2)) ** 2, rtol=1e-9
     )
-    again = load_plan(
-        save_fit(fit, fit.problem.model.values(), folder / "run"), backend="reference"
-    )
+    again = loaded(save_fit(fit, fit.problem.model.values(), folder / "run"))
     assert again.problem.model.parameters[0].prior == fit.problem.model.parameters[0].prior
     assert again.objective(scorer).prior_weight == fit.objective(scorer).prior_weight
 

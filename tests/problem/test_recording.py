@@ -151,6 +151,16 @@ def test_uneven_times_and_those_that_go_back(tmp_path: Path) -> None:
         assert said in message(tmp_path, ONE, **SIMPLE)
 
 
+@pytest.mark.parametrize(
+    ("step", "unit", "right"), [(0.0005, "ms", "s"), (0.5, "s", "ms"), (500, "ms", "us")]
+)
+def test_times_in_another_unit(tmp_path: Path, step: float, unit: str, right: str) -> None:
+    one_table(tmp_path, h=step)
+    said = message(tmp_path, ONE, **SIMPLE | {"time": TIME | {"unit": unit}})
+    assert "recording.time.column: sampled every" in said
+    assert said.endswith(f"are these times in {right}? Then write the unit {right}")
+
+
 def test_mistakes_in_the_mapping(tmp_path):
     for change, said in (
         ({"file": "none.csv"}, "none.csv: no such file"),

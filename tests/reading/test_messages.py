@@ -14,13 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channelfit.model.model_file import load_model
-from channelfit.problem.protocol import Protocol, build_protocol
-from channelfit.problem.recording import load_recording
 from channelfit.reading.cautions import Caution
-from channelfit.reading.documents import Section, dump_yaml, parse_yaml, read_json, read_yaml
+from channelfit.reading.documents import dump_yaml, parse_yaml, read_json, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.tables import read_columns
-from channelfit.reading.units import Membrane, parse_quantity
 from channelfit.results.report.terminal import PlainConsole, SearchScreen
 from channelfit.results.report.terminal import table as terminal_table
 from channelfit.scoring.neuron.nmodl import nmodl_text
@@ -107,32 +104,6 @@ def test_rows_are_counted_as_the_file_counts_them(tmp_path: Path) -> None:
     )
 
 
-# --- recordings ----------------------------------------------------------------------------------
-STEP = {"name": "one", "holding": -80, "sampling": 0.5, "segments": [{"step": 0, "for": 2}]}
-
-
-def recorded(folder: Path, text: str, protocol: Protocol | None = None, **rows: object) -> str:
-    """What is said of a recording under four samples of 0.5 ms."""
-    (folder / "r.csv").write_text(text)
-    section = Section({"file": "r.csv", **rows}, folder / "fit.yaml", "recording")
-    with pytest.raises(InputError) as caught:
-        load_recording(section, protocol or build_protocol(STEP, None))
-    return str(caught.value).replace(str(folder), "")
-
-
-CURRENT = {"column": "I", "unit": "pA"}
-
-
-@pytest.mark.parametrize(
-    ("step", "unit", "right"), [(0.0005, "ms", "s"), (0.5, "s", "ms"), (500, "ms", "us")]
-)
-def test_times_in_another_unit(tmp_path: Path, step: float, unit: str, right: str) -> None:
-    text = "\n".join(["t,I", *(f"{k * step!r},1" for k in range(4))])
-    said = recorded(tmp_path, text, time={"column": "t", "unit": unit}, current=CURRENT)
-    assert "recording.time.column: sampled every" in said
-    assert said.endswith(f"are these times in {right}? Then write the unit {right}")
-
-
 # --- YAML ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -173,25 +144,6 @@ def test_models_of_other_programs(tmp_path, name, text, said):
     result = refused("show", tmp_path / name)
     assert said in result.output
     assert "models are read from YAML" in result.output
-
-
-# --- units ---------------------------------------------------------------------------------------
-AREA, CAPACITANCE = Membrane(area=1000.0), Membrane(capacitance=20.0)
-
-
-def test_common_units():
-    for text, dimension, membrane, expected in (
-        ("0.12 S/cm2", "conductance", AREA, 0.12 * 1e9 * 1000e-8),  # 1000 um2 are 1e-5 cm2
-        ("36 pS/µm²", "conductance", AREA, 36.0),
-        ("0.153 mS/uF", "conductance", CAPACITANCE, 0.153 * 20),
-        ("-3 pA/pF", "current", CAPACITANCE, -60.0),
-        ("2 uA/cm2", "current", AREA, 2e6 * 1000e-8),
-        ("5.4 mM", "concentration", None, 5.4),
-        ("1 µM", "concentration", None, 1e-3),
-        ("2 /mM/ms", "rate per concentration", None, 2.0),
-        ("1500 um2", "area", None, 1500.0),
-    ):
-        assert parse_quantity(text, dimension, membrane) == pytest.approx(expected, rel=1e-14)
 
 
 # --- files that are not there, or no files -------------------------------------------------------

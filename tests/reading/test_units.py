@@ -14,11 +14,13 @@ from channelfit.reading import units
 from channelfit.reading.documents import Section, parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys.shapes import Choice, Flag, Integer, Key, Quantity, Text, either
-from channelfit.reading.units import parse_quantity
+from channelfit.reading.units import Membrane, parse_quantity
+
+AREA, CAPACITANCE = Membrane(area=1000.0), Membrane(capacitance=20.0)
 
 
 def test_quantities():
-    for text, dimension, expected in (
+    for text, dimension, expected, *membrane in (
         ("-100 mV", "voltage", -100.0),
         ("  .5  V ", "voltage", 500.0),
         ("200 µs", "time", 0.2),  # micro sign
@@ -31,8 +33,17 @@ def test_quantities():
         ("22 °C", "temperature", 22.0),
         ("5 GΩ", "resistance", 5000.0),
         ("3", "time", 3.0),
+        ("0.12 S/cm2", "conductance", 0.12 * 1e9 * 1000e-8, AREA),  # 1000 um2 are 1e-5 cm2
+        ("36 pS/µm²", "conductance", 36.0, AREA),
+        ("0.153 mS/uF", "conductance", 0.153 * 20, CAPACITANCE),
+        ("-3 pA/pF", "current", -60.0, CAPACITANCE),
+        ("2 uA/cm2", "current", 2e6 * 1000e-8, AREA),
+        ("5.4 mM", "concentration", 5.4),
+        ("1 µM", "concentration", 1e-3),
+        ("2 /mM/ms", "rate per concentration", 2.0),
+        ("1500 um2", "area", 1500.0),
     ):
-        assert parse_quantity(text, dimension) == pytest.approx(expected, rel=1e-15)
+        assert parse_quantity(text, dimension, *membrane) == pytest.approx(expected, rel=1e-14)
 
 
 _SIZES = {"1": 1.0, "s": 1.0, "min": 60.0, "Hz": 1.0, "V": 1.0, "A": 1.0, "S": 1.0}

@@ -34,14 +34,12 @@ from channelfit.reading.errors import InputError
 from channelfit.results import checkpoint, identity
 from channelfit.results.processes import this_process
 from channelfit.results.run_state import STATE
-from channelfit.scoring.machine import gpu
 from channelfit.search import journal as journals
 from channelfit.search.choose import OPTIMIZERS
 from channelfit.search.journal import Journal, Journaled
 from channelfit.search.loop import optimize as search
 from channelfit.search.overrides import Changes
 from channelfit.tasks.executor import SerialExecutor
-from support.cuda_host import HostCupy
 from support.places import ROOT
 
 MODEL, STEPS = ROOT / "models" / "model_b.yaml", ROOT / "protocols" / "activation.yaml"
@@ -161,16 +159,6 @@ def test_every_optimizer_goes_on_to_the_same_result(optimizer, recorded, tmp_pat
         assert not left & {p.name for p in folder.iterdir()}
         saved = [(place / "fit.yaml").read_text() for place in (folder, tmp_path / "whole")]
         assert saved[0] == saved[1]
-
-
-@pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A GPU: played by the host, or real."""
-    if request.param == "played":
-        monkeypatch.setitem(sys.modules, "cupy", HostCupy())
-    elif not gpu.is_available():
-        pytest.skip("needs an NVIDIA GPU and CuPy")
-    return str(request.param)
 
 
 @pytest.mark.integration

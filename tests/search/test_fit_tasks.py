@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from channelfit.front import kinds
 from channelfit.results.identity import identity
 from channelfit.scoring.scorer import make_scorer
-from channelfit.search.fit_tasks import EpochTasks, FitTasks, epochs_by
+from channelfit.search.fit_tasks import FitTasks, epochs_by
 from channelfit.search.loop import FitResult, StopRules, optimize
 from channelfit.search.plan import FitPlan
-from channelfit.tasks.executor import TaskSet
-from channelfit.tasks.result_store import Arrays, Key, ResultStore
+from channelfit.tasks.result_store import ResultStore
+from support.others import Others, outcome
 from support.places import MODELS
 
 MODEL = MODELS / "model_b.yaml"
@@ -34,41 +31,12 @@ def work_on(plan: FitPlan) -> FitTasks:
     )
 
 
-class Others:
-    """Does the pieces from the last to the first, with a copy that went through a pickle.
-
-    Attributes:
-        done: the keys of the pieces. works: the different pickles of the works that came.
-    """
-
-    def __init__(self, dies_after: int = 10**9) -> None:
-        self.done: list[Key] = []
-        self.works: set[bytes] = set()
-        self.dies_after = dies_after
-
-    def __call__(self, work: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
-        sent = pickle.dumps(work)
-        self.works.add(sent)
-        copy: Any = pickle.loads(sent)
-        for key in list(keys)[::-1]:
-            if len(self.done) >= self.dies_after:
-                raise KeyboardInterrupt
-            self.done.append(key)
-            arguments = (work.arguments(key),) if isinstance(work, EpochTasks) else ()
-            yield key, copy.compute(key, *pickle.loads(pickle.dumps(arguments)))
-
-
 def searched(plan: FitPlan, executor: Others | None, kept: ResultStore | None = None) -> FitResult:
     scorer = make_scorer(plan.problem, "cpu")
     optimizer = plan.make_optimizer()
     if executor is not None:
         optimizer.epoch = epochs_by(executor, work_on(plan), kept)
     return optimize(optimizer, plan.objective(scorer), StopRules(generations=11))
-
-
-def outcome(result: FitResult) -> tuple[object, ...]:
-    names = [name for name in result.history.dtype.names or () if name != "seconds"]
-    return result.cost, result.values.tolist(), result.history[names].tolist()
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from channelfit.search.islands import advance
 from channelfit.search.loop import FitResult, StopRules, optimize
 from channelfit.search.objective import Objective
 from channelfit.search.space import SearchSpace
+from support.others import outcome
 
 SPACE = SearchSpace(tuple(Parameter(f"x{k}", "", -5.0, 5.0) for k in range(3)))
 NAMES = ["genetic", "swarm", "ring", "groups"]
@@ -50,12 +51,6 @@ def apart(optimizer: Any, name: str, order: int = 1, **more: Any) -> Any:
 
     optimizer.epoch = epoch
     return optimizer
-
-
-def outcome(result: FitResult) -> tuple[Any, ...]:
-    kept = [name for name in result.history.dtype.names or () if name != "seconds"]
-    rows = [tuple(row) for row in result.history[kept].tolist()]
-    return result.cost, result.values.tolist(), rows, result.evaluations, result.failures
 
 
 @pytest.mark.parametrize("name", NAMES)

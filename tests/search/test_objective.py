@@ -27,6 +27,7 @@ from channelfit.search.projection import Linear
 from channelfit.search.sampling import allowed, sample_allowed
 from channelfit.search.space import SearchSpace
 from support.cuda_host import DeviceArray, HostCupy
+from support.decays import Residuals
 from support.places import MODELS
 
 SCHEME: dict[str, Any] = {
@@ -336,32 +337,14 @@ TIMES = np.linspace(0, 5, 200)
 DATA = 7 * np.exp(-1.3 * TIMES) * np.cos(2 * TIMES) + 0.1 * np.sin(37 * TIMES)
 
 
-class Line(Scorer):
-    """Current offset + c exp(-a t) cos(b t), c the first row: a straight line in c."""
+def line(p: Any, offset: float = 0.0) -> np.ndarray:
+    """Current offset + c exp(-a t) cos(b t): a straight line in c."""
+    c, a, b = p
+    return offset + c * np.exp(-a * TIMES) * np.cos(b * TIMES)
 
-    def __init__(self, offset: float = 0.0) -> None:
-        self.offset = offset
 
-    def currents(self, p: np.ndarray) -> np.ndarray:
-        c, a, b = p[:, None, :]
-        t = TIMES[:, None]
-        return self.offset + c * np.exp(-a * t) * np.cos(b * t)
-
-    def score(self, p: np.ndarray) -> Score:
-        cost = ((self.currents(p) - DATA[:, None]) ** 2).mean(axis=0)
-        bad = p[1] > 2.9
-        return Score(np.where(bad, np.inf, cost), np.where(bad, 2, 0).astype(np.int8))
-
-    def linearize(self, p: np.ndarray) -> Linearization:
-        c, a, b = p[:, None, :]
-        t = TIMES[:, None]
-        wave, turned = np.exp(-a * t) * np.cos(b * t), -np.exp(-a * t) * np.sin(b * t)
-        slopes = np.stack([wave, -c * t * wave, c * t * turned])
-        residual = self.currents(p) - DATA[:, None]
-        score = self.score(p)
-        gradient = 2 * (slopes * residual).mean(axis=1)
-        hessian = 2 * np.einsum("itn,jtn->ijn", slopes, slopes) / len(TIMES)
-        return Linearization(score.cost, score.status, gradient, hessian)
+def lines(offset: float = 0.0) -> Residuals:
+    return Residuals(lambda p: line(p, offset) - DATA, lambda p: p[1] > 2.9)
 
 
 def line_space(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> SearchSpace:
@@ -376,16 +359,13 @@ def line_space(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> S
 def solving(scale: str = "linear", c: tuple[float, float] = (0.1, 20.0)) -> Objective:
     middle = 10.0 if scale == "linear" else 1.4
     linear = Linear(0, *c, middle, float((DATA**2).mean()))
-    return Objective(line_space(scale, c), Line(), linear=(linear,))
+    return Objective(line_space(scale, c), lines(), linear=(linear,))
 
 
-def best_by_hand(objective: Objective, unit: np.ndarray) -> np.ndarray:
+def best_by_hand(objective: Objective, unit: np.ndarray, offset: float) -> np.ndarray:
     """c (n,) by linear least squares, cut at its range; unit (2, n)."""
-    p = objective.space.to_physical(unit)
-    p[0] = 1.0
-    wave = objective.scorer.currents(p) - objective.scorer.offset
-    target = DATA[:, None] - objective.scorer.offset
-    best = (wave * target).sum(axis=0) / (wave**2).sum(axis=0)
+    waves = np.array([line((1.0, a, b)) for _, a, b in objective.space.to_physical(unit).T])
+    best = (waves * (DATA - offset)).sum(axis=1) / (waves**2).sum(axis=1)
     return np.clip(best, objective.linear[0].lower, objective.linear[0].upper)
 
 
@@ -395,12 +375,12 @@ def test_the_solved_value_is_that_of_linear_least_squares(scale, offset):
     objective = solving(scale, (0.1, 6.0))
     if offset:
         linear = (Linear(0, 0.1, 6.0, 10.0),)
-        objective = Objective(line_space(c=(0.1, 6.0)), Line(offset), linear=linear)
+        objective = Objective(line_space(c=(0.1, 6.0)), lines(offset), linear=linear)
     assert objective.n_free == 2
     unit = np.random.default_rng(9).random((2, 300)) * 0.95
     score = objective.score(unit)
     assert objective.evaluations >= (900 if offset else 600)
-    best = best_by_hand(objective, unit)
+    best = best_by_hand(objective, unit, offset)
     assert 0 < (best == 6).sum() < 300
     physical = objective.physical(unit)
     np.testing.assert_allclose(physical[0], best, rtol=1e-11)
@@ -440,7 +420,7 @@ PRIORS = (
 
 def posterior(p: np.ndarray, noise: float) -> float:
     """The negative logarithm of the posterior of (3,) parameters, up to a constant."""
-    squares = ((Line().currents(p[:, None])[:, 0] - DATA) ** 2).sum() / (2 * noise**2)
+    squares = ((line(p) - DATA) ** 2).sum() / (2 * noise**2)
     of_c = stats.norm(5.0, 0.5).logpdf(p[0])
     of_log_a = stats.norm(0.0, np.log(1.5)).logpdf(np.log(p[1]))
     return float(squares - of_c - of_log_a)
@@ -448,7 +428,7 @@ def posterior(p: np.ndarray, noise: float) -> float:
 
 def test_priors_add_what_the_posterior_says():
     noise, n = 0.3, len(TIMES)
-    objective = Objective(SearchSpace(PRIORS), Line(), prior_weight=noise**2 / n)
+    objective = Objective(SearchSpace(PRIORS), lines(), prior_weight=noise**2 / n)
     unit = np.random.default_rng(13).random((3, 20)) * 0.9
     cost, physical = objective.score(unit).cost, objective.physical(unit)
     expected = np.array([posterior(p, noise) for p in physical.T])
@@ -458,8 +438,12 @@ def test_priors_add_what_the_posterior_says():
 
 
 def test_priors_have_exact_derivatives():
-    objective = Objective(SearchSpace(PRIORS), Line(), prior_weight=0.4)
-    plain, unit, h = Objective(SearchSpace(PRIORS), Line()), np.array([[0.4], [0.6], [0.3]]), 1e-5
+    objective = Objective(SearchSpace(PRIORS), lines(), prior_weight=0.4)
+    plain, unit, h = (
+        Objective(SearchSpace(PRIORS), lines()),
+        np.array([[0.4], [0.6], [0.3]]),
+        1e-5,
+    )
     local = objective.linearize(unit)
     difference = (
         objective.score(unit + h * np.eye(3)).cost - objective.score(unit - h * np.eye(3)).cost
@@ -474,18 +458,18 @@ def test_priors_have_exact_derivatives():
 def test_a_solved_parameter_keeps_its_normal_prior():
     weight = 0.05
     linear = Linear(0, 0.1, 20.0, 10.0, float((DATA**2).mean() + weight * (5.0 / 0.5) ** 2))
-    solved = Objective(SearchSpace(PRIORS, ("c",)), Line(), linear=(linear,), prior_weight=weight)
+    solved = Objective(SearchSpace(PRIORS, ("c",)), lines(), linear=(linear,), prior_weight=weight)
     unit = np.array([[0.7], [0.5]])
     best = solved.physical(unit)
     around = best + np.array([[0.0, 1e-3, -1e-3], [0, 0, 0], [0, 0, 0]])
-    every = Objective(SearchSpace(PRIORS), Line(), prior_weight=weight)
+    every = Objective(SearchSpace(PRIORS), lines(), prior_weight=weight)
     costs = every.score(every.space.to_unit(around)).cost
     assert costs.argmin() == 0
     assert solved.score(unit).cost[0] == pytest.approx(costs[0], rel=1e-12)
 
 
 def test_a_rescored_winner_keeps_its_priors():
-    objective = Objective(SearchSpace(PRIORS), Line(), prior_weight=0.4)
+    objective = Objective(SearchSpace(PRIORS), lines(), prior_weight=0.4)
     unit = np.array([[0.4], [0.6], [0.3]])
     again = objective.rescore(objective.physical(unit)[:, 0])
     assert again == pytest.approx(objective.score(unit).cost[0], rel=1e-14)

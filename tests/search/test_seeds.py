@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,8 @@ from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.loop import FitResult, Progress, optimize
 from channelfit.search.plan import FitPlan
 from channelfit.search.seeds import search_seeds
-from channelfit.tasks.executor import TaskSet
-from channelfit.tasks.result_store import Arrays, Key, ResultStore
+from channelfit.tasks.result_store import ResultStore
+from support.others import Others, outcome
 from support.places import MODELS
 
 MODEL = MODELS / "k_hh_gate.yaml"
@@ -30,21 +29,6 @@ def plan() -> FitPlan:
     return replace(kinds.load_plan(MODEL, backend="cpu"), seed=3, seeds=4, **SEARCH)
 
 
-class Backwards:
-    """Computes the tasks from the last to the first, until it is cut off."""
-
-    def __init__(self, most: int = 99) -> None:
-        self.done: list[Key] = []
-        self.most = most
-
-    def __call__(self, tasks: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
-        for key in list(keys)[::-1]:
-            if len(self.done) == self.most:
-                raise KeyboardInterrupt
-            self.done.append(key)
-            yield key, tasks.compute(key)
-
-
 def fit_of(plan: FitPlan) -> FitTasks:
     scorer = make_scorer(plan.problem, "cpu")
     return FitTasks(plan, "cpu", "float64", "auto", identity(plan, scorer), plan.objective(scorer))
@@ -54,14 +38,8 @@ def here(plan: FitPlan, **more: Any) -> FitResult:
     return search_seeds(fit_of(plan), **more)
 
 
-def elsewhere(plan: FitPlan, executor: Backwards, store: ResultStore | None = None) -> FitResult:
+def elsewhere(plan: FitPlan, executor: Others, store: ResultStore | None = None) -> FitResult:
     return search_seeds(replace(fit_of(plan), own_objective=None), executor, store)
-
-
-def outcome(found: FitResult) -> tuple[Any, ...]:
-    names = [name for name in found.history.dtype.names or () if name != "seconds"]
-    plain = {k: v for k, v in vars(found).items() if k not in ("seconds", "history", "values")}
-    return plain, found.values.tolist(), found.history[names].tolist()
 
 
 def test_the_best_of_searches_that_are_those_of_single_seeds(plan: FitPlan) -> None:
@@ -91,16 +69,16 @@ def test_a_target_that_is_reached_ends_them_all(plan: FitPlan) -> None:
     easy = replace(plan, stop={"generations": 6, "cost": first * 1.0001})
     found = here(easy)
     assert "best of 1 searches has seed 3" in found.stop_reason
-    assert outcome(found) == outcome(elsewhere(easy, Backwards()))
+    assert outcome(found) == outcome(elsewhere(easy, Others()))
 
 
 def test_searches_that_were_stored_are_not_repeated(plan: FitPlan, tmp_path: Path) -> None:
     kept = ResultStore(tmp_path / "pieces.bin")
-    partial = elsewhere(plan, Backwards(most=2), kept)
+    partial = elsewhere(plan, Others(dies_after=2), kept)
     assert partial.stop_reason == "interrupted"
     assert partial.agreement["independent_starts"] == 2  # type: ignore[index]
     kept.close(keep=True)
-    kept, rest = ResultStore(tmp_path / "pieces.bin"), Backwards()
+    kept, rest = ResultStore(tmp_path / "pieces.bin"), Others()
     assert outcome(elsewhere(plan, rest, kept)) == outcome(here(plan))
     assert rest.done == [("seed", 4), ("seed", 3)]
     kept.close(keep=False)
@@ -117,9 +95,9 @@ def test_searches_without_a_score(plan: FitPlan, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(seeds, "optimize", failing)
     bad = {4}
     assert here(plan).agreement["independent_starts"] == 3  # type: ignore[index]
-    assert outcome(here(plan)) == outcome(elsewhere(plan, Backwards()))
+    assert outcome(here(plan)) == outcome(elsewhere(plan, Others()))
     bad = {3, 4, 5, 6}
-    for search in (here, lambda plan: elsewhere(plan, Backwards())):
+    for search in (here, lambda plan: elsewhere(plan, Others())):
         with pytest.raises(InputError, match="no candidate could be scored"):
             search(plan)
 

@@ -44,6 +44,11 @@ def changed(base: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     return out
 
 
+_ROWS = "".join(
+    f'        {{name = "{x}{k}"; min = 0.0; max = 1.0; val = 0.05;}},\n'
+    for k in (12, 21, 23, 32)
+    for x in "az"
+)
 PRINTED = """
 model: // as printed
 {
@@ -52,15 +57,7 @@ model: // as printed
     eRev = -100;
     nOpenStates = 1;
     params = (
-        {name = "a12"; min = 0.0; max = 1.0; val = 0.05;},
-        {name = "z12"; min = 0.0; max = 1.0; val = 0.05;},
-        {name = "a21"; min = 0.0; max = 1.0; val = 0.05;},
-        {name = "z21"; min = 0.0; max = 1.0; val = 0.05;},
-        {name = "a23"; min = 0.0; max = 1.0; val = 0.05;},
-        {name = "z23"; min = 0.0; max = 1.0; val = 0.05;},
-        {name = "a32"; min = 0.0; max = 1.0; val = 0.05;},
-        {name = "z32"; min = 0.0; max = 1.0; val = 0.05;},
-        {name = "gmax"; min = 0.0; max = 10.0; val = 5.0;},
+ROWS        {name = "gmax"; min = 0.0; max = 10.0; val = 5.0;},
     );
     //rates
     rates = [
@@ -71,7 +68,7 @@ model: // as printed
     ];
     openStates = [3]; //which
 };
-"""
+""".replace("ROWS", _ROWS)
 
 
 TIED = {
