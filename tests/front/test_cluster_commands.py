@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from channelfit.curves import curve_tasks
-from channelfit.front.main import main
 from channelfit.search.fit_tasks import _scorers
+from support import json_output
 from support.places import MODELS
 
 pytestmark = pytest.mark.integration
-
 
 pytest.importorskip("distributed")
 
@@ -24,10 +22,8 @@ MODEL = MODELS / "k_hh_gate.yaml"
 SEARCH = ["--optimizer", "genetic", "--population", "20", "--generations", "8", "--seed", "1"]
 
 
-def ran(*words: str) -> Any:
-    out = CliRunner().invoke(main, [*words, "--backend", "cpu"])
-    assert out.exit_code == 0, out.output
-    return out
+def ran(*words: object) -> Any:
+    return json_output.ran(*words, "--backend", "cpu")
 
 
 def lasting(folder: Path) -> tuple[dict[str, Any], str]:
@@ -93,7 +89,5 @@ def test_what_cannot_be_spread_and_an_option_that_workers_do_not_hear_are_refuse
         (["--backend", "cpu"], "a single search is not spread over workers"),
         (["--seeds", "2", "--chunk", "8"], "does not reach the workers of --cluster"),
     ):
-        out = CliRunner().invoke(main, [*words, *more])
-        assert out.exit_code == 2
-        assert told in out.output
+        assert told in json_output.refused(*words, *more).output
         assert not (tmp_path / "x").exists()

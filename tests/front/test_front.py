@@ -123,7 +123,6 @@ def test_currents_of_every_kind(kind, model, protocol, recorded, tmp_path):
         ({"current": "turned"}, "turned"),
         ({"current": None}, "an array of numbers was expected"),
         ({"weights": "negative"}, "weight"),
-        ({"optimizer": {"name": "genetik"}}, 'unknown optimizer "genetik"'),
         ({"start": "here"}, "values"),
         ({"current": [1, 2]}, "two steps"),
         ({"current": Path("cell7.csv")}, "the columns of cell7.csv"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from dataclasses import replace
@@ -22,12 +21,9 @@ from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read
 from support import json_output
 from support.json_output import ran, refused, run
-from support.places import ROOT
+from support.places import DATA, ROOT, needs_data
 from support.recorded_files import OPENS, STEPS, model, recorded
 from support.rig_files import write_eph
-
-DATA = Path(os.environ.get("CHANNELFIT_DATA", "nowhere"))
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="CHANNELFIT_DATA is not set")
 
 CLOSES = {"power": 1, "alpha": "0.002*exp(-0.05*v)", "beta": "0.2*exp(0.03*v)"}
 DOWN = {"power": 1, "alpha": "0.0005*exp(-0.04*v)", "beta": "0.2*exp(0.05*v)"}
@@ -375,7 +371,7 @@ def test_a_real_staircase_with_its_protocol(here: Path) -> None:
 @needs_data
 def test_the_peak_of_a_real_sodium_current_is_the_one_in_the_file() -> None:
     """Read again by NumPy alone: the smoothed peak is less, and both are said."""
-    file = Path(str(DATA)) / "nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz"
+    file = DATA / "nav_iv/220314_001_ch1_NaIV_25C_80CP.csv.gz"
     told = FileOptions(unit="nA", sampling_ms=0.04, command=file.parent / "ina-steps-2.txt")
     found = inspect_file(file, told)
     table = 1e3 * np.genfromtxt(file, delimiter=",", skip_header=1)

@@ -23,7 +23,7 @@ from channelfit.front.progress import WorkProgress
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from support import json_output
-from support.json_output import run
+from support.json_output import hears_ctrl_c, refused, run
 from support.places import ROOT
 
 MODEL = ROOT / "models" / "model_b.yaml"
@@ -106,8 +106,7 @@ def test_a_mistake_is_the_last_line(tmp_path: Path) -> None:
     going_on = [(verb, "--resume", none) for verb in verbs]
     files = [("optimize", none), ("uncertainty", none), ("curves", "boltzmann", none)]
     for words in (*files, ("fhn", "--a", "1:2"), *going_on):
-        result = run(*words, "--json")
-        assert result.exit_code == 2
+        result = refused(*words, "--json")
         end = check(result.stdout, str(words[0]))[-1]
         assert (end["state"], end["exit_code"]) == ("failed", 2)
         assert end["reason"] in " ".join(result.stderr.split("Error: ")[1].splitlines())
@@ -120,16 +119,12 @@ def test_what_is_cut_off_says_so(number: signal.Signals, code: int, tmp_path: Pa
     """And keeps its best so far, which the last line shows."""
     out = tmp_path / "r"
     words = ["optimize", MODEL, "--population", 40, "--generations", 100_000, "--out", out]
-
-    def listen() -> None:  # a shell's background jobs ignore it, and their children after them
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
     process = subprocess.Popen(
         [sys.executable, "-m", "channelfit", *map(str, words), "--json", "--quiet"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=listen,
+        preexec_fn=hears_ctrl_c,
     )
     assert process.stdout is not None
     told = ""

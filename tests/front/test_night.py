@@ -234,13 +234,8 @@ def started(*words: object, program: str = SCRIPT) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=in_the_foreground,
+        preexec_fn=json_output.hears_ctrl_c,
     )
-
-
-def in_the_foreground() -> None:
-    """A process of a background job would not hear Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait_for(what: Any, seconds: float = 60.0) -> None:
@@ -766,7 +761,7 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     process = subprocess.Popen(
         [sys.executable, "-m", "channelfit", "run", file, "--out", out],
         stderr=subprocess.DEVNULL,
-        preexec_fn=in_the_foreground,
+        preexec_fn=json_output.hears_ctrl_c,
     )
     lines = out / "long" / "history.csv"
     wait_for(lambda: lines.exists() and len(lines.read_text().splitlines()) > 2)

@@ -25,6 +25,7 @@ from channelfit.front.watching.traces import _thinned
 from channelfit.reading.errors import InputError
 from channelfit.results import runs
 from channelfit.results.runs import find_run, history_of
+from support.json_output import hears_ctrl_c
 from support.places import MODELS
 from support.watched import GONE, TOLD, asked, asked_raw, made_batch, made_run, serving
 
@@ -448,7 +449,7 @@ def test_a_fit_without_traces_is_told(tmp_path):
 
 def begun(*words: object, cwd: Path | None = None) -> subprocess.Popen[str]:
     """The command in a process of its own."""
-    how = {} if sys.platform == "win32" else {"preexec_fn": _heeds_ctrl_c}
+    how = {} if sys.platform == "win32" else {"preexec_fn": hears_ctrl_c}
     return subprocess.Popen(
         [sys.executable, "-m", "channelfit", "watch", "--no-browser", *map(str, words)],
         stdout=subprocess.PIPE,
@@ -457,10 +458,6 @@ def begun(*words: object, cwd: Path | None = None) -> subprocess.Popen[str]:
         cwd=cwd,
         **how,
     )
-
-
-def _heeds_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job's children ignore it
 
 
 @integration

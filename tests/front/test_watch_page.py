@@ -20,7 +20,6 @@ from support.watched import GONE, made_batch, made_run, serving
 
 pytestmark = pytest.mark.integration
 
-
 MODEL = MODELS / "model_b.yaml"
 HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>\u202e$$\\frac{1}{2}$$'
 LOOKS = [(WIDE, True), (NARROW, False)]

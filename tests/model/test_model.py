@@ -40,8 +40,10 @@ def test_a_plain_model() -> None:
     model = build_model(PLAIN, None)
     assert model.states == ("C", "O")
     assert [(t.source, t.target) for t in model.transitions] == [("C", "O"), ("O", "C")]
-    a, z, v = symbol("a"), symbol("z"), symbol("v")
-    assert model.transitions[0].rate == a * sympy.exp(z * v)
+    a, z, b, v = (symbol(n) for n in ("a", "z", "b", "v"))
+    up = a * sympy.exp(z * v)
+    assert model.transitions[0].rate == up
+    assert model.generator() == sympy.Matrix([[-up, b], [up, -b]])  # from column to row
     assert model.open_states == {"O": 1.0}
     assert model.parameter_names == ("a", "z", "b", "g")
     assert float(model.reversal) == -80.0
@@ -62,14 +64,7 @@ def test_a_rate_may_use_another_by_its_number_or_name() -> None:
         assert values == pytest.approx([2 * np.exp(0.5), 6 * np.exp(0.5)])
 
 
-# --- generators and gates ------------------------------------------------------------------------
-
-
-def test_generator_is_from_column_to_row() -> None:
-    generator = build_model(PLAIN, None).generator()
-    a, z, b, v = (symbol(n) for n in ("a", "z", "b", "v"))
-    up = a * sympy.exp(z * v)
-    assert generator == sympy.Matrix([[-up, b], [up, -b]])
+# --- gates ---------------------------------------------------------------------------------------
 
 
 def test_gates_become_chains_of_two() -> None:

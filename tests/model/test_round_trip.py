@@ -17,7 +17,6 @@ from support.places import MODELS
 
 pytestmark = pytest.mark.integration
 
-
 SHIPPED = sorted([*MODELS.glob("*.yaml"), *(MODELS / "published").glob("*.yaml")])
 #: pF; at 1 uF/cm2 the membrane for which an imported density is written, 1000 um2.
 CAPACITANCE = 10.0

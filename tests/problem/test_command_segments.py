@@ -47,15 +47,12 @@ def test_a_computed_command_is_found_again_and_written(protocol: cf.Protocol) ->
     found = find_segments(command, protocol.sampling_ms, protocol.holding_mV)
     waves = {type(s.wave) for sweep in found.protocol.sweeps for s in sweep}
     assert found.residual_mV < 1e-4
-    if any(abs(s.wave.v_end_mV - s.wave.v_start_mV) < 8 for s in _ramps(protocol)):
+    ramps = [s.wave for sweep in protocol.sweeps for s in sweep if isinstance(s.wave, Ramp)]
+    if any(abs(wave.v_end_mV - wave.v_start_mV) < 8 for wave in ramps):
         return  # so slow beside the others that it may stay as its samples
     assert waves <= {Constant, Ramp}
     again = build_protocol(parse_yaml(found.protocol.to_yaml()), None)
     assert np.abs(again.command() - command).max() < 1e-4
-
-
-def _ramps(protocol: cf.Protocol) -> list[Any]:
-    return [s for sweep in protocol.sweeps for s in sweep if isinstance(s.wave, Ramp)]
 
 
 def rows_of_steps() -> list[dict[str, Any]]:
@@ -114,8 +111,7 @@ def test_sines_are_found(noise: float) -> None:
 def listed(text: str, folder: Path) -> cf.Protocol:
     file = folder / "list.csv"
     file.write_text(text)
-    made = protocol_of_epochs(read(file).epochs, 0.5, -100, "list")
-    return made
+    return protocol_of_epochs(read(file).epochs, 0.5, -100, "list")
 
 
 @pytest.mark.parametrize("last", ["0 20\n", "0 20\n-100 70\n"])

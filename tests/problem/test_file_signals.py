@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from pathlib import Path
@@ -18,12 +17,10 @@ from channelfit.problem.recording import load_recording
 from channelfit.problem.sweep_labels import contradiction
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
-from support.places import ROOT
+from support.places import DATA, ROOT, needs_data
 from support.rig_files import CURRENT, N_SAMPLES, PROTOCOL, written
 
 h5py = pytest.importorskip("h5py")
-DATA = os.environ.get("CHANNELFIT_DATA")
-real = pytest.mark.skipif(DATA is None, reason="CHANNELFIT_DATA names no folder of recordings")
 
 
 def recorded(folder: Path, name: str, **keys: Any) -> np.ndarray:
@@ -80,9 +77,9 @@ def test_a_unit_that_is_no_current_is_refused(tmp_path: Path) -> None:
     np.testing.assert_allclose(recorded(tmp_path, "a.h5", **keys), 20 * CURRENT)
 
 
-@real
+@needs_data
 def test_an_abf_and_its_recorded_command_make_an_experiment(tmp_path: Path) -> None:
-    shutil.copy(Path(str(DATA)) / "abf/user-list-durations.abf", tmp_path / "cell.abf")
+    shutil.copy(DATA / "abf/user-list-durations.abf", tmp_path / "cell.abf")
     command = {"recorded": {"file": "cell.abf", "signal": "AO #0"}}
     document = {"name": "p", "holding": -35, "sampling": 0.5, "segments": [command]}
     # the last sample ends the command and is none of its own
@@ -93,12 +90,6 @@ def test_an_abf_and_its_recorded_command_make_an_experiment(tmp_path: Path) -> N
     recording = load_recording(section, protocol)
     assert recording.current_pA.shape == (3, 51612)
     assert len(protocol.step_times_ms(0)) >= 3
-
-
-def _family(levels: list[float], junction: float = 0.0) -> Protocol:
-    return Protocol.steps(
-        levels, duration=20, holding=-100, sampling=0.5, junction_potential=junction
-    )
 
 
 UPWARD = [-80.0 + 5 * k for k in range(24)]
@@ -113,7 +104,8 @@ def test_voltages_that_head_columns_are_compared_with_the_protocol():
         ([f"{v:g} mV" for v in UPWARD[::-1]], UPWARD, "24, 23, 22"),
         ([f"sweep {k}" for k in range(24)], UPWARD, ""),
     ):
-        found = contradiction([str(x) for x in labels], range(len(levels)), _family(levels))
+        family = Protocol.steps(levels, duration=20, holding=-100, sampling=0.5)
+        found = contradiction([str(x) for x in labels], range(len(levels)), family)
         assert bool(found) == bool(said)
         assert found is None or re.search(said, " ".join(found))
 

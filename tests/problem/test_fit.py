@@ -15,7 +15,7 @@ from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
-from support.little import save_fit
+from support.little import THREE_STEPS, save_fit
 from support.places import ROOT
 
 MODEL = parse_yaml("""
@@ -27,14 +27,7 @@ parameters: {a: {range: [0.1, 1000], unit: 1/s, scale: log, value: 100}, z: {ran
   unit: 1/mV, value: 0.02}, b: {range: [0.001, 1], unit: 1/ms, value: 0.05, fixed: true},
   g: {range: [0, 100], unit: nS, value: 10}}
 """)
-STEPS = """
-name: steps
-holding: -80 mV
-sampling: 1 ms
-segments:
-  - {hold: 5 ms}
-  - {step: {values: [-40 mV, 0 mV, 40 mV]}, for: 20 ms}
-"""
+STEPS = THREE_STEPS.replace("30 ms", "20 ms")
 UNEQUAL = """
 name: unequal
 holding: -80 mV
@@ -176,7 +169,7 @@ def test_fit_file_may_change_parameters(folder: Path) -> None:
     assert not b.fixed
 
 
-def test_mistakes_in_a_fit_section(folder):
+def test_mistakes_in_a_fit_section_and_in_an_experiment(folder):
     for fit, said in (
         ({"protocols": ["steps.yaml"], "experiments": []}, "either protocols"),
         ({"protocols": ["steps.yaml", "none.yaml"]}, "none.yaml: no such file"),
@@ -185,9 +178,6 @@ def test_mistakes_in_a_fit_section(folder):
         (SURROGATE | {"stop": {"seconds": "5 s"}}, "fit.stop.seconds: must be a number"),
     ):
         assert said in complaint(model_with(folder, fit))
-
-
-def test_mistakes_in_an_experiment(folder):
     for change, said in (
         ({"weight": 0}, "every experiment has weight 0"),
         ({"mask": [{"to": 5}, {"form": 1}]}, "fit.experiments[1].mask[2]: unknown key"),

@@ -18,17 +18,10 @@ from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.scorer import make_scorer
 from support.json_output import ran
-from support.little import LITTLE
+from support.little import LITTLE, THREE_STEPS
 
 #: Five sweeps; the second voltage and the last duration occur in no other.
-STEPS = """
-name: steps
-holding: -80 mV
-sampling: 1 ms
-segments:
-  - {hold: 5 ms}
-  - {step: {values: [-40 mV, -25 mV, 0 mV, 20 mV, 40 mV]}, for: 40 ms}
-"""
+STEPS = THREE_STEPS.replace("0 mV, 40 mV", "-25 mV, 0 mV, 20 mV, 40 mV").replace("30 ms", "40 ms")
 RAMP = """
 name: ramp
 holding: -100 mV

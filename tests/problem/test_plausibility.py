@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,10 +22,7 @@ from channelfit.problem.recording import Recording, masks
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.scoring.scorer import make_scorer
 from support.exports import simulated
-from support.places import ROOT
-
-DATA = os.environ.get("CHANNELFIT_DATA")
-real = pytest.mark.skipif(not DATA, reason="CHANNELFIT_DATA names no folder with recordings")
+from support.places import DATA, ROOT, needs_data
 
 #: Model and protocol of each recording that is simulated here.
 CELLS = {
@@ -113,16 +109,12 @@ def test_currents_of_other_cells_are_silent(tmp_path: Path, name: str, protocol:
         assert cautions(tmp_path, name, current, file) == "", columns[:, k]
 
 
-def _shifted(current: np.ndarray, samples: int) -> np.ndarray:
-    return np.roll(current, samples, axis=1)
-
-
 PLANTED: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
     "pA read as nA": (lambda i: i * 1e3, r"needs [\d.e+]+ nS .*in pA, and read as nA"),
     "nA read as pA": (lambda i: i / 1e3, r"needs [\d.e+-]+ nS .*in nA, and read as pA"),
     "sign": (lambda i: -i, r"\d+ % of the current .* against the driving force.*sign inverted"),
     "of another protocol": (
-        lambda i: _shifted(i, i.shape[1] // 7),
+        lambda i: np.roll(i, i.shape[1] // 7, axis=1),
         r"jumps by .* pA at .* where the command has not",
     ),
     "constant": (
@@ -314,7 +306,7 @@ def test_times_and_voltages_of_another_unit() -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "protocols").glob("*.yaml")), ids=lambda p: p.stem)
 def test_shipped_protocols_are_plausible(path: Path) -> None:
-    if "${CHANNELFIT_DATA}" in path.read_text() and not DATA:
+    if "${CHANNELFIT_DATA}" in path.read_text() and not DATA.is_dir():
         pytest.skip("needs CHANNELFIT_DATA")
     assert told_of(load_protocol(path)) == []
 
@@ -390,7 +382,7 @@ def test_a_staircase_in_another_order_is_told(tmp_path, currents, spike, fast_ms
         assert abs(float(like) - true) <= 20 < abs(float(jump) - true)
 
 
-@real
+@needs_data
 @pytest.mark.parametrize("seed", range(4))
 def test_a_real_staircase_in_another_order_is_told(seed: int) -> None:
     """By the spikes in what a blocker takes away."""
@@ -405,13 +397,13 @@ def test_a_real_staircase_in_another_order_is_told(seed: int) -> None:
 FITS = sorted((ROOT / "models/fits").glob("*.yaml"))
 
 
-@real
+@needs_data
 @pytest.mark.parametrize("path", FITS, ids=lambda p: p.stem)
 def test_shipped_fits_are_plausible(path: Path) -> None:
     assert load_plan(path).cautions == ()
 
 
-@real
+@needs_data
 @pytest.mark.parametrize("swapped", [False, True])
 def test_before_and_after_a_blocker_that_changed_places(tmp_path: Path, swapped: bool) -> None:
     """The shipped fit of the blocked current, with and without the two files in each other's place,

@@ -180,7 +180,7 @@ def test_mistakes_in_recorded_commands(tmp_path: Path, rows: str, rest: str, mes
 STEP3 = {"step": {"values": [1, 2, 3]}, "for": 1}
 
 
-def test_mistakes_in_segments():
+def test_mistakes_in_segments_and_beside_them():
     for segments, message in (
         ([{"hold": 1, "step": 1}], "segments[1]: one of hold, step, ramp, sines, recorded"),
         ([{"hold": 1}, {"step": 5}], 'segments[2]: "for" is missing'),
@@ -202,9 +202,6 @@ def test_mistakes_in_segments():
         said = said_of(*segments)
         assert said.startswith("p.yaml: ")
         assert message in said
-
-
-def test_mistakes_beside_the_segments():
     for keys, message in (
         ({"sampling": 0}, "p.yaml: sampling: a sampling interval above 0 was expected, not 0"),
         ({"sampling": 1e-300}, "is the sampling in ms?"),

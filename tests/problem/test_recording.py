@@ -172,34 +172,33 @@ def test_mistakes_in_the_mapping(tmp_path):
         assert said in message(tmp_path, ONE, **(SIMPLE | change))
 
 
+AFTER, EARLY = {"after_steps": "2 ms"}, {"from": 0, "to": "5 ms"}
+
+
 # --- weights -------------------------------------------------------------------------------------
 def weights(protocol: Protocol, *rows: dict[str, object]) -> np.ndarray:
     return masks([Section(row, None, f"mask[{i}]") for i, row in enumerate(rows, 1)], protocol)
 
 
-def test_after_and_before_steps() -> None:
-    # steps at 2 and 6 ms
-    assert weights(THREE, {"after_steps": "2 ms"})[0].tolist() == [1, 1, 0, 0, 1, 1, 0, 0]
-    assert weights(THREE, {"before_steps": "1 ms"})[0].tolist() == [1, 0, 1, 1, 1, 0, 1, 1]
-    assert weights(THREE, {"after_steps": "1.5 ms", "weight": 0.25})[2].tolist() == (
-        [1, 1, 0.25, 0.25] * 2
-    )
-
-
-def test_windows_are_half_open_and_may_be_open_ended() -> None:
-    assert weights(THREE, {"from": "2 ms", "to": "4 ms"})[0].tolist() == [1, 1, 0, 0, 1, 1, 1, 1]
-    assert weights(THREE, {"from": "6 ms"})[0].tolist() == [1] * 6 + [0] * 2
-    assert weights(THREE, {"to": "1 ms", "weight": 3})[0].tolist() == [3] + [1] * 7
-
-
 @pytest.mark.parametrize(
-    ("after", "within", "expected"),
-    [(0, 2, [2, 2, 0, 0, 2, 1, 0, 0]), (0.5, 3, [3, 3, 1.5, 1.5, 3, 1, 0.5, 0.5])],
+    ("rows", "sweep", "expected"),
+    [
+        # steps at 2 and 6 ms
+        ([{"after_steps": "2 ms"}], 0, [1, 1, 0, 0, 1, 1, 0, 0]),
+        ([{"before_steps": "1 ms"}], 0, [1, 0, 1, 1, 1, 0, 1, 1]),
+        ([{"after_steps": "1.5 ms", "weight": 0.25}], 2, [1, 1, 0.25, 0.25] * 2),
+        # windows are half open, and may be open-ended
+        ([{"from": "2 ms", "to": "4 ms"}], 0, [1, 1, 0, 0, 1, 1, 1, 1]),
+        ([{"from": "6 ms"}], 0, [1] * 6 + [0] * 2),
+        ([{"to": "1 ms", "weight": 3}], 0, [3] + [1] * 7),
+        # factors of those that overlap multiply
+        ([AFTER | {"weight": 0}, EARLY | {"weight": 2}], 0, [2, 2, 0, 0, 2, 1, 0, 0]),
+        ([AFTER | {"weight": 0.5}, EARLY | {"weight": 3}], 0, [3, 3, 1.5, 1.5, 3, 1, 0.5, 0.5]),
+    ],
 )
-def test_overlapping_factors_multiply_in_any_order(after, within, expected):
-    rows = [{"after_steps": "2 ms", "weight": after}, {"from": 0, "to": "5 ms", "weight": within}]
-    assert weights(THREE, *rows)[0].tolist() == expected
-    assert weights(THREE, *rows[::-1])[0].tolist() == expected
+def test_masks_are_those_of_steps_and_windows_in_any_order(rows, sweep, expected):
+    assert weights(THREE, *rows)[sweep].tolist() == expected
+    assert weights(THREE, *rows[::-1])[sweep].tolist() == expected
 
 
 def test_samples_on_a_rounded_bound_belong_to_the_later_side() -> None:

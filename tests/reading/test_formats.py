@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats import Contents, Epoch, abf, read
-from support.places import ROOT
+from support.places import DATA, ROOT, needs_data
 from support.rig_files import (
     COMMAND,
     CURRENT,
@@ -33,17 +32,10 @@ from support.rig_files import (
 
 h5py = pytest.importorskip("h5py")
 scipy_io = pytest.importorskip("scipy.io")
-DATA = os.environ.get("CHANNELFIT_DATA")
-real = pytest.mark.skipif(DATA is None, reason="CHANNELFIT_DATA names no folder of recordings")
 
 
 def one(contents: Contents, kind: str) -> np.ndarray:
     (signal,) = (signal for signal in contents.signals if signal.kind == kind)
-    return signal.values
-
-
-def one_named(contents: Contents, name: str) -> np.ndarray:
-    (signal,) = (signal for signal in contents.signals if signal.name == name)
     return signal.values
 
 
@@ -189,8 +181,9 @@ def test_traces_of_patchmaster_are_sweeps(tmp_path: Path) -> None:
     scipy_io.savemat(tmp_path / "m.mat", dict(reversed(traces.items())))
     contents = read(tmp_path / "m.mat")
     assert contents.sampling_ms == SAMPLING_MS
-    assert {s.name for s in contents.signals} == {"Trace_1_4_*_1", "Trace_1_4_*_2"}
-    np.testing.assert_allclose(one_named(contents, "Trace_1_4_*_1") * 1e12, CURRENT)
+    named = {s.name: s.values for s in contents.signals}
+    assert set(named) == {"Trace_1_4_*_1", "Trace_1_4_*_2"}
+    np.testing.assert_allclose(named["Trace_1_4_*_1"] * 1e12, CURRENT)
 
 
 def test_matrices_are_turned_as_found_or_told(tmp_path: Path) -> None:
@@ -233,11 +226,11 @@ REAL: dict[str, tuple[str, int, int, float, str, str]] = {
 }  # fmt: skip
 
 
-@real
+@needs_data
 @pytest.mark.parametrize("name", REAL)
 def test_real_files_open(name: str) -> None:
     kind, n_sweeps, n_samples, sampling, signals, epochs = REAL[name]
-    contents = read(Path(str(DATA)) / name)
+    contents = read(DATA / name)
     assert (contents.format, contents.n_sweeps, contents.n_samples) == (kind, n_sweeps, n_samples)
     assert contents.sampling_ms == pytest.approx(sampling, nan_ok=True)
     assert ", ".join(f"{s.name} {s.unit}" for s in contents.signals) == signals
@@ -250,14 +243,14 @@ def test_real_files_open(name: str) -> None:
         assert total == pytest.approx(n_samples * contents.sampling_ms)
 
 
-@real
+@needs_data
 @pytest.mark.parametrize(
     "name", [n for n in REAL if n.endswith((".abf", ".wcp")) and "invalid" not in n]
 )
 def test_neo_reads_the_same_numbers(name: str) -> None:
     """pyABF's numbers against Neo's own reader of ABF; of WinWCP, where Neo reads, the gains."""
     rawio = pytest.importorskip("neo.rawio")
-    path = Path(str(DATA)) / name
+    path = DATA / name
     contents = read(path)
     reader = (rawio.AxonRawIO if path.suffix == ".abf" else rawio.WinWcpRawIO)(str(path))
     reader.parse_header()

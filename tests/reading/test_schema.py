@@ -19,12 +19,10 @@ import jsonschema
 import numpy as np
 import pytest
 import yaml
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from channelfit.front.kinds import load_plan
-from channelfit.front.main import main
 from channelfit.functions.fit_file import FunctionPlan
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_yaml
 from channelfit.reading.errors import InputError
@@ -36,7 +34,7 @@ from channelfit.reading.units import Membrane, dimensions, unit_factor, unit_pat
 from channelfit.search.choose import make_optimizer
 from channelfit.search.saved_fit import fit_document
 from channelfit.search.swarm import SwarmCoefficients
-from support.json_output import run
+from support.json_output import ran, refused
 from support.key_proofs import PROOFS, prepare
 from support.places import ROOT
 from support.recorded_files import OPENS, recorded
@@ -100,7 +98,7 @@ def test_files_that_the_program_writes_are_what_the_schemas_say(tmp_path, monkey
         ["init", "cell.csv", "--command", "steps.yaml"],
         ["inspect", "steps.yaml", "--protocol", "again.yaml"],
     ):
-        assert CliRunner().invoke(main, words).exit_code == 0
+        ran(*words)
     plan = load_plan("cell-fit.yaml", (), "cpu")
     middle = np.array([(p.lower + p.upper) / 2 for p in plan.problem.parameters])
     Path("saved.yaml").write_text(dump_yaml(fit_document(plan, middle, tmp_path)))
@@ -315,28 +313,21 @@ def test_an_optimizer_is_offered_its_own_settings_alone(name: str) -> None:
 
 
 # --- the command ---------------------------------------------------------------------------------
-def called(*arguments: str) -> Any:
-    return run("schema", *arguments)
-
-
 def test_schemas_are_written_and_replaced_but_nothing_else_is(tmp_path: Path) -> None:
-    done = called("--out", str(tmp_path / "schemas"))
-    assert done.exit_code == 0
+    done = ran("schema", "--out", tmp_path / "schemas")
     names = sorted(path.name for path in (tmp_path / "schemas").iterdir())
     assert names == sorted(f"channelfit-{kind}.schema.json" for kind in FILES)
     assert "# yaml-language-server: $schema=" in done.output
     where = re.search(r"\{\"yaml.schemas.*\}\}", done.output, re.DOTALL)
     assert where
     assert all(Path(p).exists() for p in json.loads(where[0])["yaml.schemas"])
-    assert called("--out", str(tmp_path / "schemas")).exit_code == 0
-    page = ("--to", "markdown", "--out", str(tmp_path))
-    assert called(*page).exit_code == called(*page).exit_code == 0
+    ran("schema", "--out", tmp_path / "schemas")
+    for _ in range(2):
+        ran("schema", "--to", "markdown", "--out", tmp_path)
     assert (tmp_path / "channelfit-reference.md").read_text("utf-8") == reference()
     other = tmp_path / "schemas" / "channelfit-fit.schema.json"
     other.write_text("{}")
-    refused = called("fit", "--out", str(tmp_path / "schemas"))
-    assert refused.exit_code == 2
-    assert "is not replaced" in refused.output
+    assert "is not replaced" in refused("schema", "fit", "--out", tmp_path / "schemas").output
     assert other.read_text() == "{}"
 
 

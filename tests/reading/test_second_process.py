@@ -17,7 +17,6 @@ from channelfit.reading.tables import read_columns
 
 pytestmark = pytest.mark.integration
 
-
 HERE = f"{__name__}:"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ from channelfit.scoring.scorer import make_scorer
 from channelfit.search.agreement import agreement, in_words
 from channelfit.search.loop import FitResult, optimize
 from support.little import LITTLE, THREE_STEPS
-from support.places import MODELS, PROTOCOLS
+from support.places import MODELS, PROTOCOLS, needs_data
 from support.truths import slow_but
 
 _LOG = {"g": LITTLE["parameters"]["g"] | {"scale": "log"}}
@@ -95,7 +94,7 @@ fit:
 """
 
 
-@pytest.mark.skipif("CHANNELFIT_DATA" not in os.environ, reason="needs CHANNELFIT_DATA")
+@needs_data
 @pytest.mark.parametrize("seed", slow_but([0], [0, 2]))
 def test_seeds_arrive_at_the_same_fit_of_a_cell_that_leaves_much_open(tmp_path, seed):
     """Five states on the steps before the sine wave, 15 parameters of which 8 combinations count;

@@ -214,11 +214,11 @@ def readbacks(request, monkeypatch):
     return request.param
 
 
-def same_results(stop: StopRules, population: int = 60, seed: int = 1):
+def same_results(stop: StopRules, population: int = 60, seed: int = 1, make=on_host, xp=np):
     host_told, device_told = [], []
     host = optimize(Genetic(2, population, seed), Objective(SPACE, Edged()), stop, host_told.append)
     device = optimize(
-        on_host(2, population, seed), Objective(SPACE, Edged()), stop, device_told.append
+        make(2, population, seed), Objective(SPACE, Edged(xp)), stop, device_told.append
     )
     for name in ("stop_reason", "generations", "evaluations", "cost", "failures", "settings"):
         assert getattr(device, name) == getattr(host, name), name
@@ -311,9 +311,4 @@ def test_a_search_on_a_real_device_is_the_one_on_the_host():
     if not gpu.is_available():
         pytest.skip("needs an NVIDIA GPU and CuPy")
     for stop in (StopRules(generations=50), StopRules(cost=0.01), StopRules(stagnation=6)):
-        host = optimize(Genetic(2, 250, 3), Objective(SPACE, Edged()), stop)
-        device = optimize(DeviceGenetic(2, 250, 3), Objective(SPACE, Edged(gpu.cupy())), stop)
-        assert device.stop_reason == host.stop_reason
-        assert device.values.tobytes() == host.values.tobytes()
-        for column in ("generation", "best_cost", "median_cost", "failed"):
-            np.testing.assert_array_equal(device.history[column], host.history[column])
+        same_results(stop, 250, 3, DeviceGenetic, gpu.cupy())

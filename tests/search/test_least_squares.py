@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -183,22 +180,19 @@ def test_it_arrives_from_every_seed(seed):
     np.testing.assert_allclose(result.values, 0.3, atol=1e-6)
 
 
-def returned(stages: Generator[Any, None, Any]) -> Any:
-    """Return the value of a generator that has ended."""
-    while True:
-        try:
-            next(stages)
-        except StopIteration as end:
-            return end.value
-
-
 def test_a_start_still_under_way_that_is_the_lowest_is_followed_to_its_end():
     objective = Objective(space(1, -3.0, 3.0), Residuals(valleys))
     starts = begin(objective, (np.array([[0.35, 2.5]]) + 3.0) / 6.0)
     between = np.array([starts.cost.mean()])
     under_way = _UnderWay(starts, np.ones(2, bool), np.full((3, 2), np.inf))
     worse = _Found(np.ones((1, 1)), between, np.ones(1, bool))
-    found = returned(_finished(objective, worse, under_way))
+    ends = []
+
+    def followed():
+        ends.append((yield from _finished(objective, worse, under_way)))
+
+    list(followed())
+    (found,) = ends
     np.testing.assert_allclose(objective.physical(found.best()[:, None]), 0.3, atol=1e-6)
 
 

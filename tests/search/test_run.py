@@ -38,12 +38,9 @@ class Hopeless(Bowl):
         return Score(np.full(n, np.inf), status)
 
 
-def genetic(population: int = 50, seed: int = 1) -> Genetic:
-    return Genetic(2, population, seed)
-
-
-def fit(stop: StopRules, scorer=None, on_generation=None, **more):
-    return optimize(genetic(**more), Objective(SPACE, scorer or Bowl()), stop, on_generation)
+def fit(stop: StopRules, scorer=None, on_generation=None, population: int = 50):
+    optimizer = Genetic(2, population, 1)
+    return optimize(optimizer, Objective(SPACE, scorer or Bowl()), stop, on_generation)
 
 
 @pytest.mark.parametrize("name", ["hybrid", "genetic"])
@@ -202,7 +199,7 @@ def test_progress_tells_each_generation():
     assert [progress.generation for progress in reports] == list(range(1, 13))
     assert [progress.evaluations for progress in reports] == list(range(50, 601, 50))
     assert [progress.best_cost for progress in reports] == result.history["best_cost"].tolist()
-    first = SPACE.to_physical(genetic().ask())
+    first = SPACE.to_physical(Genetic(2, 50, 1).ask())
     assert reports[-1].parameters.tobytes() == result.values.tobytes()
     history = result.history
     assert history["generation"].tolist() == list(range(1, 13))

@@ -30,11 +30,6 @@ def saved(tmp_path: Path) -> Path:
     return save_fit(load_plan(rehearsal(tmp_path), (), "reference"), values, tmp_path / "run")
 
 
-def cost_at_values(path: Path) -> float:
-    problem = load_plan(path).problem
-    return float(make_scorer(problem, "cpu").score(problem.model.values()[:, None]).cost[0])
-
-
 @pytest.mark.parametrize(
     ("name", "bounds"),
     [
@@ -48,8 +43,8 @@ def test_the_first_generation_of_every_optimizer_holds_the_saved_values(saved, n
     changes = [f"fit.optimizer={{name: {name}}}", "fit.stop={generations: 1}"]
     changes += ["fit.rates_within=[1.0e-4 /ms, 20 /ms]"] if bounds else []
     fit = load_plan(saved, changes)
-    known = cost_at_values(saved)
     scorer = make_scorer(fit.problem, "cpu")
+    known = scorer.score(fit.problem.model.values()[:, None]).cost[0]
     result = optimize(fit.make_optimizer(), fit.objective(scorer), fit.stop_rules)
     assert result.history["best_cost"][0] <= known * (1 + 1e-6)
     anew = load_plan(saved, [*changes, "fit.start=none"])

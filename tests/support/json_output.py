@@ -1,7 +1,8 @@
-"""Commands called in this process, and the lines that `--json` prints, the summary in the last."""
+"""Commands of tests, and the lines that `--json` prints, the summary in the last."""
 
 import functools
 import json
+import signal
 from typing import Any
 
 from click.testing import CliRunner, Result
@@ -26,6 +27,11 @@ def refused(*words: object) -> Result:
     found = run(*words)
     assert found.exit_code == 2, found.output
     return found
+
+
+def hears_ctrl_c() -> None:
+    """In a child process: the children of a job in the background ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 fhn = functools.partial(run, "fhn")
