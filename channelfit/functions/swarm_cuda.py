@@ -22,6 +22,7 @@ Boehm, "Can seqlocks get along with programming language memory models?", MSPC (
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
@@ -235,7 +236,7 @@ def swarm_text(
     return source_text + defines + CUDA_TEXT + _COMMON + kind
 
 
-class DeviceSwarm:
+class DeviceSwarm(ABC):
     """Particles of a function's parameters on the current GPU; a subclass defines their leaders.
 
     Arguments:
@@ -281,9 +282,9 @@ class DeviceSwarm:
             self._best = xp.zeros((*shape, n), dtype=self.dtype)
             self._cost = xp.full(shape, np.inf, dtype=self.dtype)
 
+    @abstractmethod
     def fly(self, n_iterations: int) -> None:
         """Queue so many moves of every particle, without waiting for them."""
-        raise NotImplementedError
 
     @property
     def costs(self) -> np.ndarray:
