@@ -6,6 +6,8 @@ the environment. If costs were made of them, the course of a search would depend
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from channelfit.scoring.machine.arrays import product
@@ -47,6 +49,28 @@ def spanned(columns: np.ndarray, tolerance: float) -> np.ndarray:
         left -= one[:, None] * product(one[None], left)
         norms = (left**2).sum(axis=0)
     return np.stack(found, axis=1)
+
+
+def directions(blocks: Sequence[np.ndarray], least: float) -> np.ndarray:
+    """Return orthonormal directions (n, size) that hold all columns up to remainders of a length.
+
+    Arguments:
+        blocks: (size, n_columns) each; the directions of earlier ones come first.
+        least: the length of a remainder that is a new direction.
+    """
+    found = np.empty((0, len(blocks[0])))
+    for columns in blocks:
+        left = columns - product(found.T, product(found, columns))
+        norms = (left**2).sum(axis=0)
+        while norms.max() > least**2 and len(found) < len(columns):
+            one = left[:, int(np.argmax(norms))]
+            for _ in range(2):  # again: earlier subtractions had rounding errors
+                one = one - product(product(found, one[:, None])[:, 0][None], found)[0]
+            one = one / np.sqrt((one**2).sum())
+            found = np.concatenate([found, one[None]])
+            left -= one[:, None] * product(one[None], left)
+            norms = (left**2).sum(axis=0)
+    return found
 
 
 def solved(columns: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -1,0 +1,236 @@
+"""The current at held voltages from Chebyshev moments: tables that belong to the recording.
+
+With the generator A of a voltage, its eigenvalues in [-rho, 0] and X = I + 2 A / rho,
+
+    exp(A t) p0 = sum_k a_k(rho t) T_k(X) p0,    a_k(x) = (2 - [k = 0]) exp(-x/2) I_k(x/2)
+
+(Tal-Ezer and Kosloff 1984), so the open probability is sum_k a_k(rho t) mu_k with moments
+mu_k = c T_k(X) p0 that know nothing of time: one recurrence with a sparse matrix, however many
+samples. Because a_k falls like exp(-k^2 / (rho t)), some 6 sqrt(rho t) moments are enough.
+
+The residuals of a run are needed along a few orthonormal directions alone: those of its compression
+(`held_compression`), of which exponentials no faster than rho need some 20 to 30. The directions
+are turned so that each meets the moments up to some number only: half of a table is zeros.
+
+rho is rounded up to a rung of a ladder, 2^(e/2) per ms, so that candidates share tables. What is
+left out of a trace is below 1e-11 of an open channel, root mean square over its samples, times the
+largest moment.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, TABLE, RunTree
+from channelfit.scoring.layout.held_compression import Compression, compression
+from channelfit.scoring.layout.orthogonal import directions
+from channelfit.scoring.layout.visit_order import schedule
+from channelfit.scoring.machine.arrays import product
+
+#: Sums of a_k, or of elements of a table's row (root mean square over samples), that are left out.
+TRUNCATION = 1e-12
+#: Of an exponential along no direction, root mean square over samples.
+_NEGLIGIBLE = 3e-12
+#: Exponentials to an octave, and imaginary over real parts of their rates where they may oscillate.
+_TO_AN_OCTAVE = 4
+_SLOPES = (0.0, 0.35, 0.7, 1.0)
+#: Moments that begin a direction together.
+_BLOCK = 4
+#: rho times the longest time of a problem on its lowest rung: slower candidates share it.
+_LEAST_DECAY = 0.25
+#: Moments of a run at most: beyond, the steps of a propagator are cheaper.
+GREATEST_DEGREE = 512
+
+
+def rung_of(rho: float) -> int:
+    """Return the lowest rung e on which 2^(e/2) per ms is rho at least."""
+    return math.ceil(2.0 * math.log2(rho))
+
+
+def speed_of(rung: int) -> float:
+    """Return rho on a rung, 1/ms."""
+    return float(2.0 ** (0.5 * rung))
+
+
+def weights(x: np.ndarray) -> np.ndarray:
+    """Return a_k(x), (n, degree), until the sum of all further ones is at most TRUNCATION.
+
+    Ratios of neighboring Bessel functions follow from the last to the first without a subtraction,
+    and all a_k together make 1.
+
+    Arguments:
+        x: (n,) rho times time, none negative.
+    """
+    half = 0.5 * x
+    n = 40 + int(9.0 * math.sqrt(half.max()))  # exp(-n^2 / (2 half)) is below exp(-40)
+    begin = n + n // 2
+    ratio = half / (begin + np.sqrt(begin**2 + half**2))
+    parts: np.ndarray = np.ones((n, len(half)))
+    for k in range(begin - 1, 0, -1):
+        ratio = half / (2.0 * k + half * ratio)
+        if k < n:
+            parts[k] = ratio
+    parts = np.cumprod(parts, axis=0)
+    parts[1:] *= 2.0
+    parts /= parts.sum(axis=0)
+    return np.ascontiguousarray(parts[_further(parts).max(axis=1) > TRUNCATION].T)
+
+
+def _further(parts: np.ndarray) -> np.ndarray:
+    """Return the sum of each element and all that follow it along the first axis."""
+    return np.cumsum(parts[::-1], axis=0)[::-1]
+
+
+@dataclass(frozen=True, eq=False)
+class MomentTable:
+    """The tables of n samples at a held voltage on one rung.
+
+    Attributes:
+        rows: (n_directions, degree): times the moments, the current along each direction; 0 from
+            the direction's length on.
+        lengths: (n_directions,) descending, the moments that count along each direction.
+        end: (end_degree,), a_k after all samples, where the next run begins.
+        directions: (n_directions, rank), orthonormal in the space of the run's compression.
+    """
+
+    rows: np.ndarray
+    lengths: np.ndarray
+    end: np.ndarray
+    directions: np.ndarray
+
+    def project(self, inside: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return a recording along the directions (n_directions,), and the squares beside them.
+
+        The sum of squares of the residuals is |rows @ moments - along|^2 + these squares + those
+        outside the compression.
+
+        Arguments:
+            inside: (rank,), see `Compression.project`.
+        """
+        along = product(self.directions, inside[:, None])[:, 0]
+        left = inside - product(along[None], self.directions)[0]
+        return along, float((left**2).sum())
+
+
+@lru_cache(maxsize=4096)
+def moment_table(n: int, span: float, rung: int, oscillating: bool = False) -> MomentTable | None:
+    """Return the tables of n samples; None where they need more than GREATEST_DEGREE moments.
+
+    Arguments:
+        n: equally spaced samples from the start on; 0 for the end alone.
+        span: ms, all of them.
+        oscillating: for schemes that may have complex modes (not reversible ones).
+    """
+    decay = speed_of(rung) * span
+    if decay > GREATEST_DEGREE**2 or len(end := weights(np.array([decay]))[0]) > GREATEST_DEGREE:
+        return None
+    if n == 0:
+        return MomentTable(np.zeros((0, 0)), np.zeros(0, np.int64), end, np.zeros((0, 0)))
+    run, least = compression(n, oscillating), TRUNCATION * math.sqrt(n)
+    decay /= n
+    space = directions([_exponentials(run, decay, oscillating)], _NEGLIGIBLE * math.sqrt(n))
+    rows = product(space, product(run.matrix, weights(decay * run.points)))
+    edges = [*range(0, rows.shape[1], _BLOCK), rows.shape[1]]
+    late_first = [rows[:, a:b] for a, b in itertools.pairwise(edges)][::-1]
+    turned = directions(late_first, 0.1 * least)
+    rows = product(turned, rows)
+    further = _further(np.abs(rows).T)
+    lengths = np.maximum.accumulate((further > least).sum(axis=0)[::-1])[::-1]
+    rows[np.arange(rows.shape[1]) >= lengths[:, None]] = 0.0
+    return MomentTable(rows, lengths, end, product(turned, space))
+
+
+def _exponentials(run: Compression, fastest: float, oscillating: bool) -> np.ndarray:
+    """Return (rank, n_functions): exponentials in the space of a run, of rates up to `fastest`."""
+    octaves = max(1.0, math.log2(1e3 * fastest * run.n))
+    steps = np.linspace(0.0, 1.0, int(_TO_AN_OCTAVE * octaves))
+    rates = fastest * np.append(0.0, 2.0 ** (-octaves * steps**2))  # denser toward the fastest
+    z = np.outer(rates, 1 + 1j * np.array(_SLOPES if oscillating else _SLOPES[:1])).ravel()
+    values = np.exp(-run.points[:, None] * z)
+    parts = [values.real, values.imag] if oscillating else [values.real]
+    return product(run.matrix, np.concatenate(parts, axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class MomentRun:
+    """A run at a held voltage.
+
+    Attributes:
+        n: samples, 0 where none is scored.
+        span: ms, all of them.
+        source, target: state slots; the target is -1 where no run needs the end.
+        weight: of each sample.
+        inside: (rank,) the recording as its compression projects it, pA.
+    """
+
+    n: int
+    span: float
+    source: int
+    target: int
+    weight: float
+    inside: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class MomentWalk:
+    """The runs that a score needs, in the order of `visit_order.schedule`.
+
+    Attributes:
+        jobs: (n_jobs + 1,) int32, the first visit of each job.
+        visits: (n_visits + 1,) int32, the first run of each visit.
+        visit_v: (n_visits,) mV; start_v: (n_starts,) mV, of the first state slots.
+        runs: of all visits.
+        outside: the weighted squares of the recordings outside their compressions, pA^2.
+        n_slots: state slots.
+        lowest: the lowest rung of the ladder.
+    """
+
+    jobs: np.ndarray
+    visits: np.ndarray
+    visit_v: np.ndarray
+    start_v: np.ndarray
+    runs: tuple[MomentRun, ...]
+    outside: float
+    n_slots: int
+    lowest: int
+
+
+def moment_walk(tree: RunTree, n_jobs: int = 1, oscillating: bool = False) -> MomentWalk:
+    """Return the walk through a tree of runs, if all that a score needs are at held voltages.
+
+    Arguments:
+        n_jobs: see `visit_order.schedule`.
+        oscillating: see `moment_table`.
+
+    Raises: ValueError where voltage varies.
+    """
+    order = schedule(tree, n_jobs, single_samples_anywhere=True)
+    if (tree.runs[order.run, KIND] != HELD).any():
+        raise ValueError("voltage varies; only stepping can score that")
+    runs, outside = [], 0.0
+    rows = zip(order.run, order.source, order.target, order.weight.tolist(), strict=True)
+    for run, source, target, weight in rows:
+        n, first = int(tree.runs[run, N_SAMPLES]), tree.runs[run, DATA]
+        span = n * float(tree.table_dt[tree.runs[run, TABLE]])
+        inside = np.empty(0)
+        if weight > 0:
+            inside, beside = compression(n, oscillating).project(tree.data_pA[first : first + n])
+            outside += weight * beside
+        scored = n if weight > 0 else 0
+        runs.append(MomentRun(scored, span, int(source), int(target), weight, inside))
+    longest = max((run.span for run in runs), default=1.0)
+    return MomentWalk(
+        order.jobs.astype(np.int32),
+        order.visits.astype(np.int32),
+        tree.voltages[order.voltage],
+        tree.voltages[tree.start_voltage],
+        tuple(runs),
+        outside,
+        order.n_slots,
+        rung_of(_LEAST_DECAY / longest),
+    )
