@@ -25,16 +25,20 @@ from channelfit.scoring.layout.clamp_grid import (
     N_STEPS,
     REST,
 )
+from channelfit.scoring.machine.kernel_math import EXPREL_SLOPE
 
 CLAMP_SWEEPS = "clampSweeps"
-_SLOPE = """
+_SLOPE = f"""
+__constant__ double EXPREL_SLOPE[{len(EXPREL_SLOPE)}] = {{{", ".join(map(repr, EXPREL_SLOPE))}}};
+
 // d exprel(x)/dx, by its series where the closed form would cancel
-__device__ double exprelSlope(const double x) {
+__device__ double exprelSlope(const double x) {{
     if (!(fabs(x) < 1.0)) return (1.0 - 1.0/x)*(exp(x)/x) + 1.0/x/x;
-    double sum = 0.0, term = 1.0;
-    for (int k = 0; k < 20; ++k) { sum += term/(k + 2.0); term *= x/(k + 1.0); }
+    double sum = 0.0;
+#pragma unroll
+    for (int k = {len(EXPREL_SLOPE) - 1}; k >= 0; --k) sum = fma(sum, x, EXPREL_SLOPE[k]);
     return sum;
-}
+}}
 """
 
 

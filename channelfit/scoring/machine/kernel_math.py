@@ -17,7 +17,8 @@ _LN2_HIGH = 6.93147180369123816490e-01  # ln 2 in two parts, so that n * high is
 _LN2_LOW = 1.90821492927058770002e-10
 _EXP = tuple(1.0 / factorial(k) for k in range(14))
 _EXPREL = tuple(1.0 / factorial(k + 1) for k in range(14))
-_EXPREL_SLOPE = tuple(1.0 / (factorial(k) * (k + 2)) for k in range(20))
+#: The series of the slope of exprel, from the constant up.
+EXPREL_SLOPE = tuple(1.0 / (factorial(k) * (k + 2)) for k in range(20))
 _MOST = 709.782712893384  # log of the largest number
 _ROUNDED = 1.5 * 2.0**52
 _POSITIVE = 2**63 - 1
@@ -106,9 +107,9 @@ def exprel(x: float) -> float:
 @inline
 def exprel_slope(x: float) -> float:
     """Return d exprel/dx, 1/2 at 0: by its series where the closed form would cancel."""
-    p = _EXPREL_SLOPE[19]
-    for k in range(18, -1, -1):
-        p = p * x + _EXPREL_SLOPE[k]
+    p = EXPREL_SLOPE[19]
+    for k in unrolled(18, -1, -1):
+        p = p * x + EXPREL_SLOPE[k]
     # e**x overflows late, e**x/x does not for the x that rates see; 1/x/x never does
     return p if abs(x) < 1.0 else (1.0 - 1.0 / x) * (exp(x) / x) + 1.0 / x / x
 
