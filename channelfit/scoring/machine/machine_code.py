@@ -379,11 +379,13 @@ def _compiler() -> str:
 def _processor() -> tuple[str, str, str]:
     """Return the target of compilation: the platform, the processor, and its instructions."""
     _initialized()
-    return (
-        llvm.get_process_triple(),
-        llvm.get_host_cpu_name(),
-        llvm.get_host_cpu_features().flatten(),
-    )
+    instructions = llvm.get_host_cpu_features()
+    features = instructions.flatten()
+    # LLVM keeps to 256 bits for the sake of programs that use vectors now and then, and of the
+    # first processors with 512, which slow down for them (those without VBMI2).
+    if instructions.get("avx512vbmi2"):
+        features += ",-prefer-256-bit"
+    return llvm.get_process_triple(), llvm.get_host_cpu_name(), features
 
 
 @cache
