@@ -76,6 +76,21 @@ def of(points: np.ndarray | Path, way: str, executor: object = None) -> Callable
     )
 
 
+def of_scikit_learn(points: np.ndarray) -> Callable[[], Clusters]:
+    """The same from the same beginning by scikit-learn."""
+    from sklearn.cluster import KMeans  # the other side
+
+    def run() -> Clusters:
+        start = initial_centers(points, None, K, SEED, 1)[0]
+        make = KMeans(K, init=start, n_init=1, max_iter=ITERATIONS, tol=0.0, algorithm="lloyd")
+        fit = make.fit(points)
+        order = np.argsort(-np.bincount(fit.labels_))
+        labels = np.argsort(order)[fit.labels_]
+        return Clusters(fit.cluster_centers_[order], labels, fit.inertia_, fit.n_iter_, "")
+
+    return run
+
+
 def same(one: Clusters, other: Clusters) -> str:
     """Return whether two ways have the same result."""
     apart = abs(one.inertia / other.inertia - 1)
@@ -85,7 +100,7 @@ def same(one: Clusters, other: Clusters) -> str:
 
 def on_cpu(points: np.ndarray) -> list[Row]:
     """Sums beside scikit-learn."""
-    theirs, all_theirs, want = timed(of(points, "scikit-learn"))
+    theirs, all_theirs, want = timed(of_scikit_learn(points))
     ours, all_ours, got = timed(of(points, "sums"))
     name = f"sums, {len(points):,} points, {got.iterations} iterations"
     return [
@@ -112,7 +127,7 @@ def by_workers(points: np.ndarray) -> list[Row]:
 
 def on_gpu(points: np.ndarray) -> list[Row]:
     """Sums on a GPU beside scikit-learn; and those of an iteration, the points there already."""
-    theirs, _, want = timed(of(points, "scikit-learn"))
+    theirs, _, want = timed(of_scikit_learn(points))
     ours, _, got = timed(of(points, "cuda"))
     there, starts = PointsOnGpu(points, None, K), initial_centers(points, None, K, SEED, 1)
 

@@ -36,8 +36,7 @@ from channelfit.results.uncertainty.families import (
     families,
     good_fits,
 )
-from channelfit.results.uncertainty.k_means import INSTALL
-from channelfit.results.uncertainty.posterior import Posterior
+from channelfit.results.uncertainty.posterior import INSTALL, Posterior
 from channelfit.results.uncertainty.profiles import Profile, profiles
 from channelfit.results.uncertainty.summary import profile_table, summary_of, table_text
 from channelfit.results.uncertainty.uncertainty_tasks import (
@@ -358,13 +357,8 @@ def _no_profile(name: str, known: Sequence[str]) -> str:
 
 def _check_installed(request: StudyRequest) -> None:
     """Raise InputError if a package is missing, before anything takes long."""
-    needed = [
-        ("sklearn", "scikit-learn", request.families),
-        ("emcee", "emcee", request.steps),
-        ("corner", "corner", request.steps),
-    ]
-    for module, package, requested in needed:
-        if requested and importlib.util.find_spec(module) is None:
+    for package in ("emcee", "corner") if request.steps else ():
+        if importlib.util.find_spec(package) is None:
             raise InputError(f"this needs {package}; {INSTALL} installs it")
 
 

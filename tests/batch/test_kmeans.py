@@ -1,4 +1,4 @@
-"""k-means by scikit-learn, by sums, on a played GPU and by workers: the same groups each way."""
+"""k-means on the processor, on a played GPU and by workers: each the groups of scikit-learn."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty import k_means as module
 from channelfit.results.uncertainty import k_means_cpu, k_means_cuda
 from channelfit.results.uncertainty.k_means import (
+    RESTARTS,
     Clusters,
     PartialSums,
     initial_centers,
@@ -39,8 +40,8 @@ from channelfit.tasks.result_store import Arrays, Key
 from support.cuda_host import HostCupy, compile_with_nvrtc
 from support.plates import Fits, fits_of
 
-pytest.importorskip("sklearn")
-WAYS = ("scikit-learn", "sums")
+cluster = pytest.importorskip("sklearn.cluster")
+WAYS = ("sums", "cuda")
 
 
 def clouds(n: int = 300, k: int = 4, d: int = 3, seed: int = 0, apart: float = 6.0) -> np.ndarray:
@@ -53,6 +54,18 @@ def same(one: Clusters, other: Clusters) -> None:
     assert other.inertia == pytest.approx(one.inertia, rel=1e-9)
     assert other.centers == pytest.approx(one.centers, rel=1e-9, abs=1e-9)
     np.testing.assert_array_equal(other.labels, one.labels)
+
+
+def by_scikit_learn(
+    points: np.ndarray, starts: np.ndarray, weights: np.ndarray | None = None
+) -> Clusters:
+    """Return the best of the groups that scikit-learn comes to, the largest group first."""
+    make = partial(cluster.KMeans, n_init=1, max_iter=300, tol=0.0, algorithm="lloyd")
+    fits = [make(len(s), init=s).fit(points, sample_weight=weights) for s in starts]
+    best = min(fits, key=lambda fit: fit.inertia_)
+    order = np.argsort(-np.bincount(best.labels_))
+    labels = np.argsort(order)[best.labels_]
+    return Clusters(best.cluster_centers_[order], labels, best.inertia_, best.n_iter_, "")
 
 
 @pytest.fixture(params=["played", pytest.param("real", marks=pytest.mark.gpu)])
@@ -68,10 +81,11 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 def test_all_ways_agree(device: None) -> None:
     points = clouds(apart=0.5) + 50.0  # far from the origin, where squares lose digits
     weights = np.random.default_rng(1).uniform(0.1, 3, len(points))
-    found = [k_means(points, 5, weights, way=way, seed=3) for way in (*WAYS, "cuda")]
-    assert [f.way for f in found] == [*WAYS, "cuda"]
-    for other in found[1:]:
-        same(found[0], other)
+    want = by_scikit_learn(points, initial_centers(points, weights, 5, 3, RESTARTS), weights)
+    for way in WAYS:
+        found = k_means(points, 5, weights, way=way, seed=3)
+        assert found.way == way
+        same(want, found)
 
 
 def test_the_best_division_of_few_points_is_found() -> None:
@@ -88,8 +102,7 @@ def test_the_best_division_of_few_points_is_found() -> None:
                 for g in range(k)
             )
             least = min(least, cost)
-        for way in WAYS:
-            assert k_means(points, k, way=way, restarts=30).inertia == pytest.approx(least)
+        assert k_means(points, k, restarts=30).inertia == pytest.approx(least)
 
 
 @settings(max_examples=10)
@@ -105,34 +118,29 @@ def test_duplicates_and_ties_end_in_a_division_that_no_move_betters(rows, k, see
         with pytest.raises(InputError, match="points"):
             k_means(points, k, seed=seed)
         return
-    for way in WAYS:
-        found = k_means(points, k, seed=seed, way=way)
-        assert found.sizes.sum() == len(points)
-        distance = ((points[:, None] - found.centers) ** 2).sum(axis=2)
-        own = distance[np.arange(len(points)), found.labels]
-        assert (own <= distance.min(axis=1) + 1e-9).all()
-        assert found.inertia == pytest.approx(own.sum(), abs=1e-9)
-        for g in np.unique(found.labels):
-            assert found.centers[g] == pytest.approx(
-                points[found.labels == g].mean(axis=0), abs=1e-9
-            )
+    found = k_means(points, k, seed=seed)
+    assert found.sizes.sum() == len(points)
+    distance = ((points[:, None] - found.centers) ** 2).sum(axis=2)
+    own = distance[np.arange(len(points)), found.labels]
+    assert (own <= distance.min(axis=1) + 1e-9).all()
+    assert found.inertia == pytest.approx(own.sum(), abs=1e-9)
+    for g in np.unique(found.labels):
+        assert found.centers[g] == pytest.approx(points[found.labels == g].mean(axis=0), abs=1e-9)
 
 
 def test_an_empty_group_gets_the_farthest_point_as_in_scikit_learn() -> None:
     """Starts with centers that no point is nearest to."""
-    from sklearn.cluster import KMeans
-
     points, weights = clouds(n=80, k=2, d=2, seed=5), np.ones(80)
     start = np.array([points[0], points[0] + 1e3, points[0] - 1e3, points[1]])
     sums = partial_sums(points, weights, start[None])
     assert (sums[..., -2] == 0).sum() == 2
     moved = next_centers(points, weights, start[None], sums)[0]
     assert np.abs(moved).max() < 30
-    theirs = KMeans(4, init=start, n_init=1, max_iter=300, tol=0.0, algorithm="lloyd").fit(points)
+    theirs = by_scikit_learn(points, start[None])
     centers, inertia, _ = on_processor(points, weights, start, 300)
-    assert inertia == pytest.approx(theirs.inertia_)
-    order, other = np.lexsort(centers.T), np.lexsort(theirs.cluster_centers_.T)
-    assert centers[order] == pytest.approx(theirs.cluster_centers_[other])
+    assert inertia == pytest.approx(theirs.inertia)
+    order, other = np.lexsort(centers.T), np.lexsort(theirs.centers.T)
+    assert centers[order] == pytest.approx(theirs.centers[other])
 
 
 def on_processor(
@@ -146,7 +154,7 @@ def test_points_with_nan_are_left_out(device: None) -> None:
     points = clouds(n=100)
     want = k_means(points[5:], 3)
     points[:5, 1] = [np.nan, np.inf, np.nan, -np.inf, np.nan]
-    for way in (*WAYS, "cuda"):
+    for way in WAYS:
         found = k_means(points, 3, way=way)
         assert (found.labels[:5] == -1).all()
         assert found.sizes.sum() == 95
@@ -166,17 +174,6 @@ def test_what_cannot_be_grouped_is_refused(k: int, words: str) -> None:
         k_means(points, k)
     with pytest.raises(InputError, match="weights of k-means must be numbers above 0"):
         k_means(points, 2, np.zeros(10))
-
-
-def test_without_scikit_learn_sums_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    want = k_means(clouds(), 3)
-    assert want.way == "scikit-learn"
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    found = k_means(clouds(), 3)
-    assert found.way == "sums"
-    same(want, found)
-    with pytest.raises(InputError, match=r"needs scikit-learn.*channelfit\[sure\]"):
-        k_means(clouds(), 3, way="scikit-learn")
 
 
 def reference(points: np.ndarray, weights: np.ndarray, centers: np.ndarray) -> np.ndarray:
@@ -285,7 +282,7 @@ def test_workers_that_come_and_go_change_no_bit(monkeypatch: pytest.MonkeyPatch)
     np.testing.assert_array_equal(found.labels, alone.labels)
     assert found.centers.tobytes() == alone.centers.tobytes()
     assert found.inertia == alone.inertia
-    same(k_means(points, 4, way="scikit-learn", seed=1, restarts=4), alone)
+    same(by_scikit_learn(points, initial_centers(points, None, 4, 1, 4)), alone)
 
 
 def test_workers_read_their_rows_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

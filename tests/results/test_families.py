@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
 from channelfit.model.channel import Parameter
-from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.estimate import estimate
 from channelfit.results.uncertainty.families import families, good_fits, representatives
 from support.uncertain import curve_objective
 
-pytest.importorskip("sklearn")
 N = 60
 T = np.linspace(0, 3, N)[:, None]
 NOISE = 0.05 * np.random.default_rng(0).standard_normal(N)
@@ -102,13 +98,10 @@ def test_close_but_separate_valleys_are_told_apart():
     assert len(families(found, unit, cost)) == 2
 
 
-def test_worse_fits_do_not_count_and_the_medoid_is_in_the_middle(monkeypatch):
+def test_worse_fits_do_not_count_and_the_medoid_is_in_the_middle():
     found = landscape(lambda p: p[0] + 0 * T, [Parameter("a", "", -9, 9)], [1.0])
     error = found.errors[0]
     unit = found.unit[:, None] + error * np.array([[-1.5, 0.1, -0.2, 0.0, 1.5, 9.0]])
     (one,) = families(found, unit, found.objective.score(unit).cost)
     assert np.abs(one.unit - found.unit[0]).max() < 2 * error
     assert one.unit[0, one.medoid] == pytest.approx(found.unit[0], abs=0.11 * error)
-    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
-    with pytest.raises(InputError, match=r'pip install "channelfit\[sure\]"'):
-        families(found, found.unit[:, None], np.array([found.cost]))

@@ -30,8 +30,7 @@ from channelfit.results.report.plots import (
 )
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate, quantile
 from channelfit.results.uncertainty.families import FitFamily
-from channelfit.results.uncertainty.k_means import INSTALL
-from channelfit.results.uncertainty.posterior import Posterior
+from channelfit.results.uncertainty.posterior import INSTALL, Posterior
 from channelfit.results.uncertainty.profiles import Profile
 
 if TYPE_CHECKING:

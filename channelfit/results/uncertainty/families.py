@@ -16,7 +16,7 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.estimate import Estimate
-from channelfit.results.uncertainty.k_means import k_means, scikit_learn
+from channelfit.results.uncertainty.k_means import k_means
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.search.least_squares import refine
 
@@ -28,8 +28,6 @@ _LOOKS = 11
 _MOST = 200
 #: A path between two fits may have up to 2**_BENDS - 1 corners.
 _BENDS = 3
-#: The value of a barrier that was not computed; finite, as scikit-learn needs it.
-_FAR = 1e300
 #: The most representatives of a family.
 _REPRESENTATIVES = 4
 #: Digits of unit coordinates to which two fits are the same.
@@ -89,9 +87,8 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[FitFam
         unit: (n_free, n) refined points.
         cost: (n,), pA^2.
 
-    Raises: InputError if scikit-learn is missing, or no fit is good enough.
+    Raises: InputError if no fit is good enough.
     """
-    clusters = scikit_learn("families need")
     tolerance = found.threshold(n=len(found.unit))
     chi_square = np.asarray(found.chi_square(cost))
     chi_square = chi_square - chi_square.min(initial=0.0)
@@ -102,6 +99,7 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[FitFam
     unit, chi_square = unit[:, keep], chi_square[keep]
     if unit.shape[1] == 1:
         return [FitFamily(unit, chi_square, 0, 0)]
+    from scipy.sparse.csgraph import connected_components
     from scipy.spatial.distance import pdist, squareform  # loads slowly, and reports do without
 
     limit = 2 * tolerance
@@ -111,14 +109,8 @@ def families(found: Estimate, unit: np.ndarray, cost: np.ndarray) -> list[FitFam
         if barriers[a, b] > limit:
             bent = _bent(found, unit[:, a], unit[:, b], limit, _BENDS)
             barriers[a, b] = barriers[b, a] = min(barriers[a, b], bent)
-    labels = (
-        clusters.AgglomerativeClustering(
-            n_clusters=None, metric="precomputed", linkage="single", distance_threshold=limit
-        )
-        .fit(barriers)
-        .labels_
-    )
-    groups = [np.flatnonzero(labels == k) for k in range(labels.max() + 1)]
+    n_families, labels = connected_components(barriers < limit, directed=False)
+    groups = [np.flatnonzero(labels == k) for k in range(n_families)]
     groups.sort(key=lambda members: (-len(members), float(chi_square[members].min())))
     return [
         FitFamily(
@@ -171,7 +163,7 @@ def _barriers(
     pairs = np.concatenate([tree, np.stack([rows, near.ravel()], axis=1)])
     pairs = np.unique(np.sort(pairs, axis=1), axis=0)
     heights = _heights(found, unit[:, pairs[:, 0]], unit[:, pairs[:, 1]])
-    barriers = np.full((n, n), _FAR)
+    barriers = np.full((n, n), np.inf)
     np.fill_diagonal(barriers, 0.0)
     heights = np.maximum(heights, np.maximum(chi_square[pairs[:, 0]], chi_square[pairs[:, 1]]))
     barriers[pairs[:, 0], pairs[:, 1]] = barriers[pairs[:, 1], pairs[:, 0]] = heights
@@ -183,8 +175,7 @@ def _heights(found: Estimate, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     shares = np.linspace(0, 1, _LOOKS + 2)[1:-1]
     points = start[:, None] + shares[:, None] * (end - start)[:, None]
     cost = _cost(found, points.reshape(len(start), -1)).reshape(_LOOKS, -1)
-    heights: np.ndarray = np.minimum(found.chi_square(cost).max(axis=0), _FAR)
-    return heights
+    return np.asarray(found.chi_square(cost).max(axis=0))
 
 
 def _bent(found: Estimate, start: np.ndarray, end: np.ndarray, limit: float, bends: int) -> float:

@@ -7,8 +7,6 @@ points can be computed anywhere, and are added (Li and Fang 1989, Parallel Compu
 from the processor (`k_means_cpu`), from a GPU (`k_means_cuda`), or from the tasks of an executor,
 always in an order that follows from the number of points alone. A part that is lost with its
 worker is computed again. (Published designs drop it, and go on with the points that are left.)
-scikit-learn is another way to the same groups, up to rounding, because all ways start with the same
-centers.
 
 Initial centers are points drawn with chances that grow with the squared distance to the centers
 before (Arthur and Vassilvitskii 2007, SODA 07:1027), not evenly among all points; several starts
@@ -33,10 +31,8 @@ from channelfit.scoring.machine import gpu
 from channelfit.tasks.executor import Executor, task_results
 from channelfit.tasks.result_store import Arrays, Key
 
-WAYS = ("auto", "scikit-learn", "sums", "cuda")
+WAYS = ("auto", "sums", "cuda")
 RESTARTS, ITERATIONS = 10, 300
-INSTALL = 'python -m pip install "channelfit[sure]"'
-_NEEDED = "this way to k-means needs"
 #: Points among which initial centers are drawn, and points from which on a GPU is faster.
 _DRAWN_FROM, _FOR_GPU = 100_000, 50_000
 #: Numbers in a part, 64 MB: sums of fewer take less time than a worker takes to answer.
@@ -46,13 +42,10 @@ _FIRST_ROWS = 1000
 #: Inertias that differ by less than this share are the same; the first of them is taken.
 _SAME = 1e-9
 
-#: Computes sums (n_sets, k, d + 2) for sets of centers (n_sets, k, d); see `partial_sums`.
-Summing = Callable[[np.ndarray], np.ndarray]
-
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Points in groups, the largest group first.
+    """Points in groups, the largest group first; groups of one size by their first coordinates.
 
     Attributes:
         centers: (k, d).
@@ -71,8 +64,7 @@ class Clusters:
     @property
     def sizes(self) -> np.ndarray:
         """The number of points in each group, (k,)."""
-        found: np.ndarray = np.bincount(self.labels[self.labels >= 0], minlength=len(self.centers))
-        return found
+        return np.bincount(self.labels[self.labels >= 0], minlength=len(self.centers))
 
 
 def k_means(
@@ -94,41 +86,40 @@ def k_means(
         weights: (n,) above 0; None for equal weights.
         seed: of the initial centers; the same seed gives the same groups in every way.
         restarts: the number of starts.
-        way: one of WAYS. "auto": sums if there is an executor, a GPU for very many points, else
-            scikit-learn, or sums where that is not installed.
+        way: one of WAYS. "auto": a GPU for very many points where there is no executor, else sums.
         executor: computes sums of parts of the points; None for this process.
         iterations: the most iterations.
 
     Raises: InputError for less different points than groups, weights that are not above 0, an
-    unknown way, and a missing package or GPU.
+    unknown way, and a missing GPU.
     """
     if way not in WAYS:
         raise InputError(f'"{way}" is no way to k-means; there are {", ".join(WAYS)}')
     if k < 1:
         raise InputError(f"{k} groups cannot be made; at least 1")
     whole = _rows(str(points)) if isinstance(points, Path) else np.asarray(points, np.float64)
-    good = _finite(whole)
-    mine, counts = _chosen_rows(whole, good), None
-    if weights is not None:
-        counts = _chosen_rows(np.asarray(weights, np.float64), good)
-        if not (counts > 0).all() or not np.isfinite(counts).all():
-            raise InputError("weights of k-means must be numbers above 0")
+    given = None if weights is None else np.asarray(weights, np.float64)
+    mine, counts, good = _finite(whole, given)
+    if counts is not None and not ((counts > 0) & (counts < np.inf)).all():
+        raise InputError("weights of k-means must be numbers above 0")
     if len(mine) < k:
         raise InputError(f"{k} groups need as many points, and there are {len(mine)} without NaN")
     if way == "auto":
-        way = _best_way(len(mine), executor)
-    starts = initial_centers(mine, counts, k, seed, restarts)
-    if way == "scikit-learn":
-        return _ordered(*_by_scikit_learn(mine, counts, starts, iterations), good, way)
-    sums: Summing
+        for_gpu = executor is None and len(mine) >= _FOR_GPU
+        way = "cuda" if for_gpu and gpu.is_available() else "sums"
     if way == "cuda":
-        sums = PointsOnGpu(mine, counts, k).sums
+        sums_of = PointsOnGpu(mine, counts, k).sums
     elif isinstance(points, Path):
-        sums = partial(_sums_by_tasks, str(points), weights, len(whole), executor)
+        sums_of = partial(_sums_by_tasks, str(points), given, len(whole), executor)
     else:
-        sums = partial(_sums_by_tasks, mine, counts, len(mine), executor)
-    found = lloyd(mine, counts, starts, iterations, sums)
-    return _ordered(*found, nearest(mine, found[0])[0], good, way)
+        sums_of = partial(_sums_by_tasks, mine, counts, len(mine), executor)
+    starts = initial_centers(mine, counts, k, seed, restarts)
+    centers, inertia, taken = lloyd(mine, counts, starts, iterations, sums_of)
+    found = nearest(mine, centers)[0]
+    order = np.lexsort((*np.round(centers.T[::-1], 9), -np.bincount(found, minlength=k)))
+    labels = np.full(len(whole), -1, np.int64)
+    labels[good] = np.argsort(order)[found]
+    return Clusters(centers[order], labels, inertia, taken, way)
 
 
 def _rows(file: str, rows: slice = slice(None)) -> np.ndarray:
@@ -142,25 +133,15 @@ def _rows(file: str, rows: slice = slice(None)) -> np.ndarray:
         raise InputError(f"points for k-means cannot be read: {error}", file) from None
 
 
-def _finite(points: np.ndarray) -> np.ndarray:
-    """Return which points (n, d) have neither NaN nor inf, (n,)."""
-    finite, good = np.isfinite(points), np.ones(len(points), bool)
-    return good if finite.all() else reduce(np.logical_and, finite.T, good)
-
-
-def _chosen_rows(array: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the chosen rows; the array itself if these are all."""
-    return array if chosen.all() else array[chosen]
-
-
-def _best_way(n: int, executor: Executor | None) -> str:
-    if executor is None and n >= _FOR_GPU and gpu.is_available():
-        return "cuda"
-    try:
-        scikit_learn(_NEEDED)
-    except InputError:
-        return "sums"
-    return "sums" if executor is not None else "scikit-learn"
+def _finite(
+    points: np.ndarray, weights: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
+    """Return the points (n, d) without NaN or inf, their weights, and which these are, (n,)."""
+    finite = np.isfinite(points)
+    if finite.all():
+        return points, weights, np.ones(len(points), bool)
+    good = reduce(np.logical_and, finite.T)
+    return points[good], None if weights is None else weights[good], good
 
 
 def initial_centers(
@@ -179,17 +160,14 @@ def initial_centers(
     for centers in found:
         distance = np.ones(len(points))
         for place in range(k):
-            chance = distance if weights is None else weights * distance
-            total = chance.sum()
-            if not total > 0:
+            chances = np.cumsum(distance if weights is None else weights * distance)
+            if not chances[-1] > 0:
                 raise InputError(
                     f"{k} groups were asked for, and only {place} points are different"
                 )
-            at = int(np.searchsorted(np.cumsum(chance), random.random() * total, side="right"))
-            if at == len(points):  # by rounding
-                at = int(np.flatnonzero(chance)[-1])
+            at = np.searchsorted(chances, random.random() * chances[-1], side="right")
             centers[place] = points[at]
-            away = nearest(points, points[at : at + 1])[1]
+            away = nearest(points, centers[place : place + 1])[1]
             distance = np.minimum(distance, away) if place else away
     return found
 
@@ -199,40 +177,35 @@ def _differ(points: np.ndarray, k: int) -> bool:
     return any(len(np.unique(some, axis=0)) >= k for some in (points[:_FIRST_ROWS], points))
 
 
-# --- iterations by sums ---------------------------------------------------------------------------
-
-
 def lloyd(
     points: np.ndarray,
     weights: np.ndarray | None,
     starts: np.ndarray,
     iterations: int,
-    sums_of: Summing,
+    sums_of: Callable[[np.ndarray], np.ndarray],
 ) -> tuple[np.ndarray, float, int]:
     """Move the centers of all starts (n_sets, k, d) until none moves.
 
+    Arguments:
+        sums_of: computes sums (n_sets, k, d + 2) for sets of centers; see `partial_sums`.
+
     Returns: centers (k, d) of the best start, its inertia, and its iterations.
     """
-    centers = starts.copy()
-    inertia, counts = np.full(len(starts), np.inf), np.zeros(len(starts), int)
-    moving = np.arange(len(starts))
-    for iteration in range(1, iterations + 1):
-        sums = sums_of(centers[moving])
-        fresh = next_centers(points, weights, centers[moving], sums)
-        inertia[moving], counts[moving] = sums[..., -1].sum(axis=1), iteration
-        still = (fresh == centers[moving]).all(axis=(1, 2))
-        centers[moving] = fresh
-        moving = moving[~still]
-        if not len(moving):
+    centers, inertia = starts.copy(), np.full(len(starts), np.inf)
+    counts, moving = np.zeros(len(starts), int), np.arange(len(starts))
+    iteration = 0
+    while len(moving):
+        before = centers[moving]
+        sums = sums_of(before)
+        inertia[moving] = sums[..., -1].sum(axis=1)
+        if iteration == iterations:
             break
-    if len(moving):
-        inertia[moving] = sums_of(centers[moving])[..., -1].sum(axis=1)
-    best = _best(inertia)
+        iteration += 1
+        counts[moving] = iteration
+        centers[moving] = next_centers(points, weights, before, sums)
+        moving = moving[(centers[moving] != before).any(axis=(1, 2))]
+    best = int(np.flatnonzero(inertia <= inertia.min() * (1 + _SAME))[0])
     return centers[best], float(inertia[best]), int(counts[best])
-
-
-def _best(inertia: np.ndarray) -> int:
-    return int(np.flatnonzero(inertia <= inertia.min() * (1 + _SAME))[0])
 
 
 def next_centers(
@@ -256,13 +229,11 @@ def next_centers(
             total[s, labels[i]] -= w * points[i]
             weight[s, labels[i]] -= w
             total[s, k], weight[s, k] = w * points[i], w
-    kept = weight > 0
-    found: np.ndarray = np.where(
-        kept[..., None], total / np.where(kept, weight, 1.0)[..., None], np.nan
-    )
-    # a center that can have no point lies with another one, where it stays without
-    largest = np.take_along_axis(found, weight.argmax(axis=1)[:, None, None], axis=1)
-    return np.asarray(np.where(kept[..., None], found, largest))
+    # a center that can have no point lies with the largest one, where it stays without
+    own = np.arange(weight.shape[1])
+    place = np.where(weight > 0, own, weight.argmax(axis=1, keepdims=True))
+    total = np.take_along_axis(total, place[..., None], axis=1)
+    return np.asarray(total / np.take_along_axis(weight, place, axis=1)[..., None])
 
 
 @dataclass(frozen=True)
@@ -295,13 +266,12 @@ class PartialSums:
         """Return the sums of the points from `first` to before `last`; see `partial_sums`."""
         rows = slice(int(key[1]), int(key[2]))
         weights = None if self.weights is None else self.weights[rows]
-        centers = (self.arguments(key) if arguments is None else arguments)["centers"]
-        if not isinstance(self.points, str):
-            return {"sums": partial_sums(self.points[rows], weights, centers)}
-        points = _rows(self.points, rows)
-        good = _finite(points)
-        weights = None if weights is None else _chosen_rows(weights, good)
-        return {"sums": partial_sums(_chosen_rows(points, good), weights, centers)}
+        if isinstance(self.points, str):
+            points, weights, _ = _finite(_rows(self.points, rows), weights)
+        else:
+            points = self.points[rows]
+        centers = self.centers if arguments is None else arguments["centers"]
+        return {"sums": partial_sums(points, weights, centers)}
 
 
 def _sums_by_tasks(
@@ -315,56 +285,4 @@ def _sums_by_tasks(
     step = max(1, _PART // centers.shape[2])
     keys: list[Key] = [("rows", first, min(first + step, n)) for first in range(0, n, step)]
     tasks = PartialSums(points, weights, centers)
-    parts = [found["sums"] for _, found in task_results(tasks, keys, executor)]
-    return reduce(np.add, parts)
-
-
-# --- scikit-learn, and the result -----------------------------------------------------------------
-
-
-def scikit_learn(needed: str) -> Any:
-    """Return the module of clusters of scikit-learn, an optional package.
-
-    Arguments:
-        needed: the beginning of the message if it is not installed, such as "families need".
-
-    Raises: InputError if it is not installed.
-    """
-    try:
-        import sklearn.cluster
-    except ImportError:
-        raise InputError(f"{needed} scikit-learn; {INSTALL} installs it") from None
-    return sklearn.cluster
-
-
-def _by_scikit_learn(
-    points: np.ndarray, weights: np.ndarray | None, starts: np.ndarray, iterations: int
-) -> tuple[np.ndarray, float, int, np.ndarray]:
-    """Return centers, inertia and iterations as `lloyd` does, and the labels (n,)."""
-    make, k = scikit_learn(_NEEDED).KMeans, starts.shape[1]
-    fits = [
-        make(k, init=start, n_init=1, max_iter=iterations, tol=0.0, algorithm="lloyd").fit(
-            points, sample_weight=weights
-        )
-        for start in starts
-    ]
-    best = fits[_best(np.array([fit.inertia_ for fit in fits]))]
-    return best.cluster_centers_, float(best.inertia_), int(best.n_iter_), best.labels_
-
-
-def _ordered(
-    centers: np.ndarray,
-    inertia: float,
-    iterations: int,
-    labels: np.ndarray,
-    good: np.ndarray,
-    way: str,
-) -> Clusters:
-    """Return the groups, the largest first; groups of one size by their first coordinates."""
-    sizes = np.bincount(labels, minlength=len(centers))
-    order = np.lexsort((*np.round(centers.T[::-1], 9), -sizes))
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    whole = np.full(len(good), -1, np.int64)
-    whole[good] = rank[labels]
-    return Clusters(centers[order], whole, inertia, iterations, way)
+    return reduce(np.add, (found["sums"] for _, found in task_results(tasks, keys, executor)))

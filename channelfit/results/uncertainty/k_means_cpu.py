@@ -17,31 +17,26 @@ import numpy as np
 from channelfit.scoring.machine.machine_code import kernel
 from channelfit.scoring.machine.threads import side_by_side, usable_cores
 
-#: Points side by side; points that lie in the first cache at once; points of a block, which one
-#: thread adds.
-LANES, _TILE, BLOCK = 8, 64, 8192
+#: Points side by side, and points of a block, which one thread adds.
+LANES, BLOCK = 8, 8192
 _INFINITE = float("inf")
 
 
 def _load(points, weights, first, last, x, w):
-    """Spread rows from `first` to before `last` over groups of lanes; return the number of groups.
+    """Spread up to LANES rows, from `first` to before `last`, over lanes.
 
-    x: (groups, coordinates, LANES), where coordinates beyond those of the points are left as they
-    are. w: (groups, LANES), the weights; rows behind the last one repeat it with weight 0.
+    x: (coordinates, LANES), where coordinates beyond those of the points are left as they are.
+    w: (LANES,), the weights; lanes behind the last row repeat it with weight 0.
     """
-    n_groups = (last - first + LANES - 1) // LANES
-    for g in range(n_groups):
-        begin = first + g * LANES
+    for lane in range(LANES):
+        point = points[min(first + lane, last - 1)]
+        for j in range(points.shape[1]):
+            x[j, lane] = point[j]
+    for lane in range(LANES):
+        w[lane] = 1.0 if first + lane < last else 0.0
+    if weights.shape[0] > 0:
         for lane in range(LANES):
-            point = points[min(begin + lane, last - 1)]
-            for j in range(points.shape[1]):
-                x[g, j, lane] = point[j]
-        for lane in range(LANES):
-            w[g, lane] = 1.0 if begin + lane < last else 0.0
-        if weights.shape[0] > 0:
-            for lane in range(LANES):
-                w[g, lane] *= weights[min(begin + lane, last - 1)]
-    return n_groups
+            w[lane] *= weights[min(first + lane, last - 1)]
 
 
 def _choose(x, centers, rest, best, label):
@@ -71,7 +66,7 @@ def _choose(x, centers, rest, best, label):
 
 
 def _add(x, w, best, label, sums, own):
-    """Add a group of points to its centers, sums (k, coordinates + 2, LANES).
+    """Add points to their centers, sums (k, coordinates + 2, LANES).
 
     Each center takes all lanes, those of other centers with weight 0.
     """
@@ -89,28 +84,32 @@ def _add(x, w, best, label, sums, own):
 
 
 @kernel
-def addBlocks(points, weights, centers, first, last, found):
-    """Compute the sums of blocks of points, from block `first` to before `last`.
+def assignBlocks(points, weights, centers, first, last, found, labels, distances):
+    """Assign the points of blocks to their nearest centers, from block `first` to before `last`.
 
     points: (n, d). weights: (n,), or empty for equal weights. centers: (n_sets, k, coordinates),
-    where coordinates are d, made even by zeros. found: (n_blocks, n_sets, k, coordinates + 2), the
-    weighted sum of the points nearest to each center, their weight, and their weighted squared
-    distance.
+    where coordinates are d, made even by zeros. Results, each of which may be empty: found
+    (n_blocks, n_sets, k, coordinates + 2), the weighted sum of the points nearest to each center,
+    their weight, and their weighted squared distance; labels and distances (n,), the nearest center
+    of the last set, and the squared distance to it.
     """
     n_sets, k, wide = centers.shape
-    x, w = np.zeros((_TILE // LANES, wide, LANES)), np.empty((_TILE // LANES, LANES))
-    sums, own = np.empty((n_sets, k, wide + 2, LANES)), np.empty(LANES)
+    x, w, own = np.zeros((wide, LANES)), np.empty(LANES), np.empty(LANES)
     rest, best, label = np.empty(LANES), np.empty(LANES), np.empty(LANES)
+    sums = np.empty((n_sets, k, wide + 2, LANES))
     for block in range(first, last):
         sums[:] = 0.0
         end = min(points.shape[0], (block + 1) * BLOCK)
-        for start in range(block * BLOCK, end, _TILE):
-            n_groups = _load(points, weights, start, min(end, start + _TILE), x, w)
+        for start in range(block * BLOCK, end, LANES):
+            _load(points, weights, start, end, x, w)
             for s in range(n_sets):
-                for g in range(n_groups):
-                    _choose(x[g], centers[s], rest, best, label)
-                    _add(x[g], w[g], best, label, sums[s], own)
-        for s in range(n_sets):
+                _choose(x, centers[s], rest, best, label)
+                if found.size > 0:
+                    _add(x, w, best, label, sums[s], own)
+            for row in range(start, min(end, start + LANES, labels.size)):
+                labels[row] = int(label[row - start])
+                distances[row] = best[row - start]
+        for s in range(n_sets if found.size > 0 else 0):
             for c in range(k):
                 for j in range(wide + 2):
                     found[block, s, c, j] = 0.0
@@ -118,24 +117,9 @@ def addBlocks(points, weights, centers, first, last, found):
                         found[block, s, c, j] += sums[s, c, j, lane]
 
 
-@kernel
-def labelBlocks(points, centers, first, last, labels, distances):
-    """Find the nearest of centers (k, coordinates) to points of blocks, and squared distances."""
-    x, w = np.zeros((1, centers.shape[1], LANES)), np.empty((1, LANES))
-    rest, best, label = np.empty(LANES), np.empty(LANES), np.empty(LANES)
-    for start in range(first * BLOCK, min(points.shape[0], last * BLOCK), LANES):
-        stop = min(points.shape[0], start + LANES)
-        _load(points, distances[:0], start, stop, x, w)
-        _choose(x[0], centers, rest, best, label)
-        for row in range(start, stop):
-            labels[row] = int(label[row - start])
-            distances[row] = best[row - start]
-
-
 # A product and a sum in one instruction would be rounded once, where a processor has it. Unrolled,
 # the loops over lanes would leave only those over coordinates to be made vector instructions.
-for _kernel in (addBlocks, labelBlocks):
-    _kernel.contract = _kernel.unrolled = False
+assignBlocks.contract = assignBlocks.unrolled = False
 
 
 def partial_sums(points: np.ndarray, weights: np.ndarray | None, centers: np.ndarray) -> np.ndarray:
@@ -149,17 +133,11 @@ def partial_sums(points: np.ndarray, weights: np.ndarray | None, centers: np.nda
     Returns: (n_sets, k, d + 2): the weighted sum of the points, their weight, and their weighted
     squared distance. It does not depend on the number of threads.
     """
-    points, even = np.ascontiguousarray(points, np.float64), _even(centers)
-    counts = np.empty(0) if weights is None else np.ascontiguousarray(weights, np.float64)
-    d, (n_sets, k, wide) = points.shape[1], even.shape
-    blocks = np.empty((-(-len(points) // BLOCK), n_sets, k, wide + 2))
-
-    def add(first: int, last: int) -> None:
-        addBlocks(points, counts, even, first, last, blocks)
-
-    side_by_side(add, len(points), BLOCK, usable_cores())
-    whole = reduce(np.add, blocks, np.zeros((n_sets, k, wide + 2)))
-    return np.delete(whole, d, axis=-1) if wide > d else whole
+    n, d = points.shape
+    blocks = np.empty((-(-n // BLOCK), *centers.shape[:2], d + d % 2 + 2))
+    _assign(points, weights, centers, blocks, np.empty(0, np.int64), np.empty(0))
+    whole = reduce(np.add, blocks, np.zeros(blocks.shape[1:]))
+    return np.delete(whole, d, axis=-1) if d % 2 else whole
 
 
 def nearest(points: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -168,17 +146,22 @@ def nearest(points: np.ndarray, centers: np.ndarray) -> tuple[np.ndarray, np.nda
     Arguments:
         points: (n, d) of finite numbers.
     """
-    points, even = np.ascontiguousarray(points, np.float64), _even(centers)
     labels, distances = np.empty(len(points), np.int64), np.empty(len(points))
-
-    def label(first: int, last: int) -> None:
-        labelBlocks(points, even, first, last, labels, distances)
-
-    side_by_side(label, len(points), BLOCK, usable_cores())
+    _assign(points, None, centers[None], np.empty((0, 0, 0, 0)), labels, distances)
     return labels, distances
 
 
-def _even(centers: np.ndarray) -> np.ndarray:
-    """Return centers with an even number of coordinates: a zero is appended to an odd one."""
-    odd = [(0, 0)] * (centers.ndim - 1) + [(0, centers.shape[-1] % 2)]
-    return np.ascontiguousarray(np.pad(centers, odd), np.float64)
+def _assign(
+    points: np.ndarray, weights: np.ndarray | None, centers: np.ndarray, *results: np.ndarray
+) -> None:
+    """Run `assignBlocks` on all blocks, which threads share."""
+    points = np.ascontiguousarray(points, np.float64)
+    counts = np.empty(0) if weights is None else np.ascontiguousarray(weights, np.float64)
+    n_sets, k, d = centers.shape
+    even = np.zeros((n_sets, k, d + d % 2))
+    even[..., :d] = centers
+
+    def assign(first: int, last: int) -> None:
+        assignBlocks(points, counts, even, first, last, *results)
+
+    side_by_side(assign, len(points), BLOCK, usable_cores())

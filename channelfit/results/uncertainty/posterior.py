@@ -15,9 +15,9 @@ import numpy as np
 
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate
-from channelfit.results.uncertainty.k_means import INSTALL
 from channelfit.scoring.machine.arrays import to_host
 
+INSTALL = 'python -m pip install "channelfit[sure]"'
 #: The least length of a chain in autocorrelation times (as emcee advises).
 LONG_ENOUGH = 50
 #: The R-hat above which the walkers do not agree (Gelman et al. 2013).
