@@ -3,22 +3,26 @@
 The options of a verb are a dataclass (`verbs.optimize.OptimizeOptions`). Each field declares an
 option by `option`, `argument` or one of the functions below: how it is typed, its help, the key of
 the fit file that it overrides, and the argument of the Python function that means the same.
-`declared` gives a click command the options of such a class, `kept_options` lists those that a
-resumed run needs again, `overrides_of` the values that they set in the fit file, and `python_names`
-their names in Python.
+The docstring of the class is the help of the verb. `command` makes the verb of such a class,
+`kept_options` lists those that a resumed run needs again, `overrides_of` the values that they set
+in the fit file, and `python_names` their names in Python.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
 
-#: A function to which declarations are added, and which click makes a command.
-Declared: TypeAlias = Callable[..., Any]
+#: Takes the context of a verb and what was typed, by name; returns what its work is given.
+Before: TypeAlias = Callable[[click.Context, dict[str, Any]], dict[str, Any]]
 #: The ending of the folder of a run of `channelfit curves`, while it goes on.
 UNFINISHED = "-unfinished"
 #: The field of a dataclass under which `option` keeps its declaration.
@@ -32,7 +36,7 @@ class Option:
     """The declaration of one option or argument of a verb.
 
     Attributes:
-        declare: adds it to a function, as what ``click.option(..)`` returns does.
+        parameter: the same for click.
         key: the key of the fit file that it overrides, such as ``fit.seed``; empty for none.
         python: the argument of the Python function that means the same; empty where it bears the
             same name, None where Python has none.
@@ -41,7 +45,7 @@ class Option:
             ``--resume``.
     """
 
-    declare: Callable[[Declared], Declared]
+    parameter: click.Parameter
     key: str = ""
     python: str | None = ""
     kept: bool = True
@@ -58,7 +62,7 @@ def option(
         settings: all else that ``click.option`` takes.
     """
     settings.setdefault("show_default", settings.get("default") not in (None, ""))
-    own = Option(click.option(*names, **settings), key, python, kept)
+    own = Option(click.Option(names, **settings), key, python, kept)
     return dataclasses.field(metadata={_KEY: own})
 
 
@@ -87,7 +91,7 @@ def choice(name: str, words: Sequence[str], what: str, **more: Any) -> Any:
 
 def argument(name: str, *, python: str | None = "", **settings: Any) -> Any:
     """Return an argument, which is typed without a name, as a field of the dataclass of a verb."""
-    own = Option(click.argument(name, **settings), "", python)
+    own = Option(click.Argument([name], **settings), "", python)
     return dataclasses.field(metadata={_KEY: own})
 
 
@@ -99,15 +103,53 @@ def path_argument(name: str, **settings: Any) -> Any:
 # --- what is derived ------------------------------------------------------------------------------
 
 
-def declared(options: type) -> Callable[[Declared], Declared]:
-    """Give a function all options of a dataclass, in the order of its fields."""
+def parameters(options: type) -> list[click.Parameter]:
+    """Return all options of a dataclass for click, in the order of its fields."""
+    return [one.parameter for _, one in _options(options)]
 
-    def declare(function: Declared) -> Declared:
-        for _, one in reversed(_options(options)):
-            function = one.declare(function)
-        return function
 
-    return declare
+def command(
+    options: type,
+    verb: str,
+    short_help: str,
+    *,
+    work: str = "",
+    before: Before | None = None,
+    draws: bool = False,
+) -> click.Command:
+    """Return the command of a verb, whose help is the docstring of its options.
+
+    The work is imported when the verb is called, so that ``--help`` answers at once. Where it
+    returns an exit code other than 0, the process ends with that.
+
+    Arguments:
+        verb: its name.
+        work: takes an instance of `options`: MODULE:FUNCTION in `front.commands`, which are both
+            called as the verb where nothing else is said.
+        before: looks at what was typed, and may change it.
+        draws: whether the work takes a `ReportWriter` besides, whose process starts while this one
+            imports the rest.
+    """
+
+    def call(**given: Any) -> None:
+        if before is not None:
+            given = before(click.get_current_context(), given)
+        module, _, function = (work or f"{verb}:{verb}").partition(":")
+        with ExitStack() as ends:
+            beside = []
+            if draws:
+                from channelfit.results.report.report_writer import started_writer  # loads slowly
+
+                beside.append(ends.enter_context(started_writer()))
+            do = getattr(import_module(f"channelfit.front.commands.{module}"), function)
+            code = do(options(**given), *beside)
+        if code:
+            sys.exit(code)
+
+    help_text = inspect.cleandoc(str(options.__doc__))
+    return click.Command(
+        verb, callback=call, params=parameters(options), help=help_text, short_help=short_help
+    )
 
 
 def beside_resume(options: type) -> tuple[str, ...]:

@@ -41,7 +41,13 @@ _WIDE = 10_000
 
 
 def batch(options: BatchOptions) -> int:
-    """Fit all wells, write the folder and print the results; return the exit code."""
+    """Fit all wells, write the folder and print the results; return the exit code.
+
+    With `--show` only print the rows of a finished table that are chosen.
+    """
+    if options.show is not None:
+        _show(options.as_json, options.show, options.where, options.only)
+        return 0
     with JsonLines("batch", options.as_json) as lines:
         table, summary, folder, least = _fit(lines, options)
         files = sorted(path for path in folder.iterdir() if path.name[0] != ".")
@@ -157,7 +163,7 @@ def _spreads(good: WellTable) -> Any:
     return terminal.table(heads, rows, left=(0, 5))
 
 
-def show(as_json: bool, run: Path, where: str, only: str) -> None:
+def _show(as_json: bool, run: Path, where: str, only: str) -> None:
     """Print the rows of a finished table that are chosen."""
     with JsonLines("batch", as_json) as lines:
         table, found = _rows(run, where, only)

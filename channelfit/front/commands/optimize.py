@@ -14,7 +14,7 @@ import numpy as np
 from channelfit.front import kinds
 from channelfit.front.commands.inputs import changes_of, prepare
 from channelfit.front.fitting import run, workers
-from channelfit.front.interrupts import held
+from channelfit.front.interrupts import exit_code, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
 from channelfit.front.progress import compilations_shown, nothing_collected
@@ -35,20 +35,18 @@ if TYPE_CHECKING:
 _MOST_ROWS = 64
 
 
-def optimize(options: OptimizeOptions, writer: ReportWriter) -> bool:
-    """Fit a model and print the result; return whether the search was interrupted."""
+def optimize(options: OptimizeOptions, writer: ReportWriter) -> int:
+    """Fit a model and print the result; return the exit code."""
     with JsonLines("optimize", options.as_json) as lines:
         folder, summary = _fitted(lines, options, writer)
         interrupted = bool(summary["stop_reason"] == "interrupted")
         files = sorted(path for path in folder.iterdir() if path.is_file())
         lines.result(folder, files, summary, interrupted)
-        if options.as_json:
-            return interrupted
-        if options.quiet:
+        if options.quiet and not options.as_json:
             click.echo(printable(str(folder)))
-        else:
+        elif not options.as_json:
             _print_result(summary, folder)
-    return interrupted
+    return exit_code() if interrupted else 0
 
 
 def _fitted(

@@ -34,14 +34,10 @@ if TYPE_CHECKING:
 SOME_FAILED = 3
 
 
-def run(options: RunOptions, commands: Mapping[str, click.Command]) -> int:
-    """Run the jobs of a file, print the results, and return the exit code.
-
-    Arguments:
-        commands: the declarations of all commands of channelfit, by name.
-    """
+def run(options: RunOptions) -> int:
+    """Run the jobs of a file, print the results, and return the exit code."""
     with JsonLines("run", options.as_json) as lines:
-        found = _done(lines, options, commands)
+        found = _done(lines, options)
         if found is None:  # nothing was to be begun
             return 0
         folder, summary = found
@@ -56,14 +52,14 @@ def run(options: RunOptions, commands: Mapping[str, click.Command]) -> int:
     return SOME_FAILED if bad else 0
 
 
-def _done(
-    lines: JsonLines, options: RunOptions, commands: Mapping[str, click.Command]
-) -> tuple[Path, dict[str, Any]] | None:
+def _done(lines: JsonLines, options: RunOptions) -> tuple[Path, dict[str, Any]] | None:
     """Return the folder of a night and its summary; None after `--check`."""
     resume, quiet = options.resume, options.quiet
     file = options.night if resume is None else file_of(resume)
     assert file is not None  # the verb asks for one of both
     jobs = read_night(file)
+    program = click.get_current_context().find_root().command
+    commands = program.commands if isinstance(program, click.Group) else {}
     calls = {name: Call(jobs, job, commands[job.command]) for name, job in jobs.jobs.items()}
     if options.check:
         _checked(jobs, calls, lines.screen(jobs.name, quiet))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from channelfit.front.options import (
     backend_option,
     beside_resume,
     cluster_option,
-    declared,
+    command,
     file_path,
     integer,
     json_option,
@@ -37,7 +36,42 @@ _TOGETHER = (
 
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """The options of `channelfit batch`; in Python those of `channelfit.fit_batch`."""
+    """Fit the model of FIT to each of RECORDINGS on its own, all together on the device.
+
+    FIT is a fit file. Its recording is a template: each recording takes the place of its file, and
+    columns, units, conditioning, masks, clamp and protocol stay. The wells share these, the model,
+    the ranges and the priors; every well has its own values of all parameters.
+
+    \b
+    RECORDINGS are
+      files, folders or patterns   a well each, called A01 .. P24 where the file's name says so
+      a table with a column file   CSV, TSV or XLSX, a row for each well; also well, name, row,
+                                   column, signal, weight, mask and any metadata
+      a file of many wells         a table whose columns are headed by wells, or an array (.npy) of
+                                   shape (n_wells, n_samples) or (n_wells, n_sweeps, n_samples)
+
+    A recording that cannot be used is that well's failure, with the reason in the table. Where all
+    wells fail, or fewer than --min-ok are ok, results are written and the exit code is 3.
+
+    \b
+    The results' folder
+      wells.csv           a row for each well: parameters, standard errors, 95 % intervals, cost,
+                          seal, leak, quality (ok, check, failed) and the reason
+      wells.parquet       the same, with units (needs pyarrow)
+      wells-columns.json  unit and meaning of each column
+      plate.html          the plate as a map, wells and distributions, outliers first
+      summary.json        counts, medians, versions, hashes, seed
+      fit.yaml            the template; recordings.json the recordings; traces.npz thinned traces
+
+    \b
+    Examples
+      channelfit batch fit.yaml plate/*.csv
+      channelfit batch fit.yaml plate.xlsx --where "compound == 'control' and seal > 500 MOhm"
+      channelfit batch --rerun runs/plate --where "quality != 'ok'" --starts 32
+      channelfit batch --show runs/plate --where "quality == 'ok' and gmax > 2 nS"
+      channelfit batch --together runs/plate --where "quality == 'ok'" --population kinetics
+      channelfit batch --resume runs/plate
+    """
 
     fit: Path | None = path_argument("fit", required=False)
     recordings: tuple[str, ...] = argument("recordings", nargs=-1)
@@ -107,46 +141,8 @@ class BatchOptions:
     as_json: bool = json_option()
 
 
-@click.command(short_help="Fit a model to many recordings, each on its own.")
-@declared(BatchOptions)
-@click.pass_context
-def batch(context: click.Context, /, **given: Any) -> None:
-    """Fit the model of FIT to each of RECORDINGS on its own, all together on the device.
-
-    FIT is a fit file. Its recording is a template: each recording takes the place of its file, and
-    columns, units, conditioning, masks, clamp and protocol stay. The wells share these, the model,
-    the ranges and the priors; every well has its own values of all parameters.
-
-    \b
-    RECORDINGS are
-      files, folders or patterns   a well each, called A01 .. P24 where the file's name says so
-      a table with a column file   CSV, TSV or XLSX, a row for each well; also well, name, row,
-                                   column, signal, weight, mask and any metadata
-      a file of many wells         a table whose columns are headed by wells, or an array (.npy) of
-                                   shape (n_wells, n_samples) or (n_wells, n_sweeps, n_samples)
-
-    A recording that cannot be used is that well's failure, with the reason in the table. Where all
-    wells fail, or fewer than --min-ok are ok, results are written and the exit code is 3.
-
-    \b
-    The results' folder
-      wells.csv           a row for each well: parameters, standard errors, 95 % intervals, cost,
-                          seal, leak, quality (ok, check, failed) and the reason
-      wells.parquet       the same, with units (needs pyarrow)
-      wells-columns.json  unit and meaning of each column
-      plate.html          the plate as a map, wells and distributions, outliers first
-      summary.json        counts, medians, versions, hashes, seed
-      fit.yaml            the template; recordings.json the recordings; traces.npz thinned traces
-
-    \b
-    Examples
-      channelfit batch fit.yaml plate/*.csv
-      channelfit batch fit.yaml plate.xlsx --where "compound == 'control' and seal > 500 MOhm"
-      channelfit batch --rerun runs/plate --where "quality != 'ok'" --starts 32
-      channelfit batch --show runs/plate --where "quality == 'ok' and gmax > 2 nS"
-      channelfit batch --together runs/plate --where "quality == 'ok'" --population kinetics
-      channelfit batch --resume runs/plate
-    """
+def _before(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what was typed, if it goes together."""
     modes = [
         f"--{name}" for name in ("rerun", "together", "resume", "show") if given[name] is not None
     ]
@@ -166,12 +162,7 @@ def batch(context: click.Context, /, **given: Any) -> None:
             raise click.UsageError("--together needs --population, --shared or --groups.", context)
     if given["rerun"] is not None and given["recordings"]:
         raise click.UsageError("--rerun takes the recordings of the earlier run.", context)
-    from channelfit.front.commands import batch as work
-
-    if given["show"] is not None:
-        work.show(given["as_json"], given["show"], given["where"], given["only"])
-    elif code := work.batch(BatchOptions(**given)):
-        sys.exit(code)
+    return given
 
 
 def _refuse_empty(context: click.Context, options: tuple[str, ...]) -> None:
@@ -193,3 +184,8 @@ def _refuse_beside(context: click.Context, option: str, allowed: tuple[str, ...]
             raise click.UsageError(
                 f"{parameter.get_error_hint(context)} cannot stand beside {option}.", context
             )
+
+
+batch = command(
+    BatchOptions, "batch", "Fit a model to many recordings, each on its own.", before=_before
+)

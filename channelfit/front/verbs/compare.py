@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
-
-from channelfit.front.options import backend_option, declared, file_path, option, path_argument
+from channelfit.front.options import backend_option, command, file_path, option, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions:
-    """The options of `channelfit compare`; in Python those of `channelfit.compare`."""
+    """Compare FITS of different schemes to the same data, such as fit.yaml of several run folders.
+
+    Cost, parameters, and the information criteria of Akaike and Schwarz: differences to the best,
+    and how likely each scheme is the best of them. Experiments with weight 0 were held out of the
+    fits, and are predicted here.
+
+    \b
+    Examples
+      channelfit compare runs/three_states/fit.yaml runs/four_states/fit.yaml
+      channelfit compare runs/*/fit.yaml --out which_scheme
+    """
 
     fits: tuple[Path, ...] = path_argument("fits", nargs=-1, required=True)
     out: Path = file_path(
@@ -40,20 +47,6 @@ class CompareOptions:
     )
 
 
-@click.command(short_help="Candidate schemes fitted to the same data.")
-@declared(CompareOptions)
-def compare(**given: Any) -> None:
-    """Compare FITS of different schemes to the same data, such as fit.yaml of several run folders.
-
-    Cost, parameters, and the information criteria of Akaike and Schwarz: differences to the best,
-    and how likely each scheme is the best of them. Experiments with weight 0 were held out of the
-    fits, and are predicted here.
-
-    \b
-    Examples
-      channelfit compare runs/three_states/fit.yaml runs/four_states/fit.yaml
-      channelfit compare runs/*/fit.yaml --out which_scheme
-    """
-    from channelfit.front.commands import studies as work
-
-    work.compare(CompareOptions(**given))
+compare = command(
+    CompareOptions, "compare", "Candidate schemes fitted to the same data.", work="studies:compare"
+)

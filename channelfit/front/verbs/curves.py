@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from channelfit.front.options import (
     beside_resume,
     choice,
     cluster_option,
-    declared,
+    command,
     dtype_option,
     file_path,
     integer,
@@ -32,7 +31,40 @@ from channelfit.front.resumed import arguments_again, end_if_finished
 
 @dataclass(frozen=True, kw_only=True)
 class CurvesOptions:
-    """The options of `channelfit curves`; in Python those of `channelfit.fit_curves`."""
+    """Fit CURVE to every data set in DATA, each on its own, without guesses.
+
+    \b
+    An activation curve, one line
+      channelfit curves boltzmann activation.csv
+
+    CURVE is a file (inputs, parameters with ranges, and the formula as `curve`), or built in:
+    boltzmann, exponential, double_exponential, hill, gaussian, gaussian_2d.
+
+    \b
+    DATA is one of
+      .csv, wide    a column of the input, then a column for each data set
+      .csv, long    columns `set`, the inputs, and the value
+      .npy          (n_sets, n), or images (n_sets, n_y, n_x) for inputs x and y;
+                    may be larger than memory
+
+    \b
+    Results, replacing what is there
+      PREFIX.csv    a row for each data set: parameters, standard errors, cost, quality
+                    (ok, check, failed) and the reason
+      PREFIX.png    the worst, the middle and the best fits
+    Where all data sets fail, or fewer than --min-ok are ok, the exit code is 3.
+    Until they are whole, the folder PREFIX-unfinished holds what is done, for --resume.
+
+    \b
+    Examples
+      channelfit curves boltzmann activation.csv --fix low=0
+      channelfit curves double_exponential tails.csv --intervals profile --out fits/tails
+      channelfit curves gaussian_2d spots.npy --likelihood poisson
+      channelfit curves my_curve.yaml plate.csv --covariance
+      channelfit curves boltzmann activation.csv --sigma sem --loss soft_l1
+      channelfit curves --resume fits/tails
+      channelfit curves gaussian_2d spots.npy --cluster local
+    """
 
     curve: str = argument("curve", required=False)
     data: Path = path_argument("data", required=False)
@@ -121,44 +153,8 @@ class CurvesOptions:
     as_json: bool = json_option()
 
 
-@click.command(short_help="Fit a formula to many data sets, each on its own.")
-@declared(CurvesOptions)
-@click.pass_context
-def curves(context: click.Context, /, **given: Any) -> None:
-    """Fit CURVE to every data set in DATA, each on its own, without guesses.
-
-    \b
-    An activation curve, one line
-      channelfit curves boltzmann activation.csv
-
-    CURVE is a file (inputs, parameters with ranges, and the formula as `curve`), or built in:
-    boltzmann, exponential, double_exponential, hill, gaussian, gaussian_2d.
-
-    \b
-    DATA is one of
-      .csv, wide    a column of the input, then a column for each data set
-      .csv, long    columns `set`, the inputs, and the value
-      .npy          (n_sets, n), or images (n_sets, n_y, n_x) for inputs x and y;
-                    may be larger than memory
-
-    \b
-    Results, replacing what is there
-      PREFIX.csv    a row for each data set: parameters, standard errors, cost, quality
-                    (ok, check, failed) and the reason
-      PREFIX.png    the worst, the middle and the best fits
-    Where all data sets fail, or fewer than --min-ok are ok, the exit code is 3.
-    Until they are whole, the folder PREFIX-unfinished holds what is done, for --resume.
-
-    \b
-    Examples
-      channelfit curves boltzmann activation.csv --fix low=0
-      channelfit curves double_exponential tails.csv --intervals profile --out fits/tails
-      channelfit curves gaussian_2d spots.npy --likelihood poisson
-      channelfit curves my_curve.yaml plate.csv --covariance
-      channelfit curves boltzmann activation.csv --sigma sem --loss soft_l1
-      channelfit curves --resume fits/tails
-      channelfit curves gaussian_2d spots.npy --cluster local
-    """
+def _before(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what was typed, or the arguments of the run that goes on."""
     if given["resume"] is not None:
         folder = unfinished_folder(given["resume"])
         prefix = prefix_of(folder)
@@ -168,7 +164,9 @@ def curves(context: click.Context, /, **given: Any) -> None:
     for parameter in context.command.params[:2]:
         if given[str(parameter.name)] is None:
             raise click.MissingParameter(ctx=context, param=parameter)
-    from channelfit.front.commands import curves as work
+    return given
 
-    if code := work.curves(CurvesOptions(**given)):
-        sys.exit(code)
+
+curves = command(
+    CurvesOptions, "curves", "Fit a formula to many data sets, each on its own.", before=_before
+)

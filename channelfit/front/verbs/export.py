@@ -4,16 +4,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from channelfit.front.options import declared, file_path, option, path_argument, set_option
+from channelfit.front.options import command, file_path, option, path_argument, set_option
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """The options of `channelfit export`; in Python those of `channelfit.export`."""
+    """Write the channel of FIT for other programs: a run folder, its fit.yaml or a model file.
+
+    The file's header says where model and values come from: source, data with their hashes,
+    protocols, error, seed, versions. Parameters have units, and the fit's 95 % intervals.
+
+    \b
+    Writes
+      nmodl     NAME.mod    a mechanism for NEURON
+      myokit    NAME.mmt    a model for Myokit
+      python    NAME.py     functions that need nothing but Python
+      latex     NAME.tex    the equations and a table of the parameters
+      json      NAME.json   everything, for any program
+
+    \b
+    Examples
+      channelfit export runs/cell_3 --to nmodl --ion na --capacitance 18
+      channelfit export runs/cell_3 --to nmodl --point-process --out ina.mod
+      channelfit export models/na_hh.yaml --to myokit
+      channelfit export runs/cell_3 --out channel.tex
+    """
 
     fit: Path = path_argument("fit", python="model")
     kind: str | None = option(
@@ -58,29 +76,4 @@ class ExportOptions:
     overrides: tuple[str, ...] = set_option()
 
 
-@click.command(short_help="A fitted channel for NEURON, Myokit, Python, LaTeX.")
-@declared(ExportOptions)
-def export(**given: Any) -> None:
-    """Write the channel of FIT for other programs: a run folder, its fit.yaml or a model file.
-
-    The file's header says where model and values come from: source, data with their hashes,
-    protocols, error, seed, versions. Parameters have units, and the fit's 95 % intervals.
-
-    \b
-    Writes
-      nmodl     NAME.mod    a mechanism for NEURON
-      myokit    NAME.mmt    a model for Myokit
-      python    NAME.py     functions that need nothing but Python
-      latex     NAME.tex    the equations and a table of the parameters
-      json      NAME.json   everything, for any program
-
-    \b
-    Examples
-      channelfit export runs/cell_3 --to nmodl --ion na --capacitance 18
-      channelfit export runs/cell_3 --to nmodl --point-process --out ina.mod
-      channelfit export models/na_hh.yaml --to myokit
-      channelfit export runs/cell_3 --out channel.tex
-    """
-    from channelfit.front.commands import export as work
-
-    work.export(ExportOptions(**given))
+export = command(ExportOptions, "export", "A fitted channel for NEURON, Myokit, Python, LaTeX.")

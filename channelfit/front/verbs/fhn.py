@@ -12,7 +12,7 @@ from channelfit.fitzhugh_nagumo import settings
 from channelfit.front.options import (
     beside_resume,
     choice,
-    declared,
+    command,
     dtype_option,
     integer,
     json_option,
@@ -35,7 +35,31 @@ def _values(name: str, default: str, help_text: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class FhnOptions:
-    """The options of `channelfit fhn`; in Python those of `channelfit.fhn`."""
+    """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
+
+    Several values of a parameter make a sweep: one cable for each combination, solved together.
+    With the summary.json of a run, that run is repeated; options that are given besides replace
+    those of the run.
+
+    \b
+    The results' folder
+      results.npz     x, times, v and w of every frame
+      frames.png      v and w at six times
+      space_time.png  v over place and time, with the line of first arrival
+      arrival.csv     when v first reaches the threshold at every node
+      summary.json    speed, steps, how far v may err, and the settings that repeat the run
+      animation.gif   with --animation
+
+    \b
+    Examples
+      channelfit fhn
+      channelfit fhn --initial rest --right 1 --end 306.19 --animation
+      channelfit fhn --scheme auto --error 1e-6
+      channelfit fhn --scheme explicit --dt 0.1 --stimulus 0.5,x=0:5,t=0:3 --initial rest
+      channelfit fhn --a 0.01:0.2:20 --epsilon 0.005,0.01 --json --quiet
+      channelfit fhn runs/fhn-20260131-120000/summary.json --dx 0.125 --nodes 1601
+      channelfit fhn --resume runs/fhn-20260131-120000
+    """
 
     scheme: str = choice(
         "--scheme",
@@ -161,46 +185,23 @@ class FhnOptions:
     as_json: bool = json_option()
 
 
-@click.command(short_help="Solve the FitzHugh-Nagumo equation on a cable.")
-@click.argument(
-    "summary",
-    required=False,
-    type=click.Path(path_type=Path),
-    callback=settings.use,
-    is_eager=True,
-    expose_value=False,
-    metavar="[SUMMARY.JSON]",
-)
-@declared(FhnOptions)
-@click.pass_context
-def fhn(context: click.Context, /, **given: Any) -> None:
-    """Solve v_t = D v_xx + v (1 - v) (v - a) - w + I, w_t = epsilon (v - gamma w) on a cable.
-
-    Several values of a parameter make a sweep: one cable for each combination, solved together.
-    With the summary.json of a run, that run is repeated; options that are given besides replace
-    those of the run.
-
-    \b
-    The results' folder
-      results.npz     x, times, v and w of every frame
-      frames.png      v and w at six times
-      space_time.png  v over place and time, with the line of first arrival
-      arrival.csv     when v first reaches the threshold at every node
-      summary.json    speed, steps, how far v may err, and the settings that repeat the run
-      animation.gif   with --animation
-
-    \b
-    Examples
-      channelfit fhn
-      channelfit fhn --initial rest --right 1 --end 306.19 --animation
-      channelfit fhn --scheme auto --error 1e-6
-      channelfit fhn --scheme explicit --dt 0.1 --stimulus 0.5,x=0:5,t=0:3 --initial rest
-      channelfit fhn --a 0.01:0.2:20 --epsilon 0.005,0.01 --json --quiet
-      channelfit fhn runs/fhn-20260131-120000/summary.json --dx 0.125 --nodes 1601
-      channelfit fhn --resume runs/fhn-20260131-120000
-    """
+def _before(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what was typed, or the arguments of the run that goes on."""
     if given["resume"] is not None:
         given = arguments_again(context, given, given["resume"], beside_resume(FhnOptions))
-    from channelfit.front.commands import fhn as work
+    return given
 
-    work.fhn(FhnOptions(**given))
+
+fhn = command(FhnOptions, "fhn", "Solve the FitzHugh-Nagumo equation on a cable.", before=_before)
+fhn.params.insert(
+    0,
+    click.Argument(
+        ["summary"],
+        required=False,
+        type=click.Path(path_type=Path),
+        callback=settings.use,
+        is_eager=True,
+        expose_value=False,
+        metavar="[SUMMARY.JSON]",
+    ),
+)

@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
-
-from channelfit.front.options import choice, declared, file_path, option, path_argument
+from channelfit.front.options import choice, command, file_path, option, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
-    """The options of `channelfit import`."""
+    """Translate FILE, a .mod of NEURON, or a .mmt or .cellml of Myokit, into a model file.
+
+    The original is then run beside the translation under two families of voltage steps, and the
+    largest error is printed. What cannot be translated is refused by name and line.
+
+    \b
+    Examples
+      channelfit import na3.mod
+      channelfit import na3.mod --fit tha,qa --out na3.yaml
+      channelfit import beattie-2017.mmt --current ikr.IKr
+      channelfit import ohara-2011.mmt --current ical.ICaLCa --hold ical.nca
+
+    \b
+    Exit codes
+      0    translated, proven and written
+      1    the proof found an error above its tolerance; nothing is written without --unproven
+      2    FILE cannot be translated; one message says what and where
+    """
 
     file: Path = path_argument("file", metavar="FILE")
     fit: str = option(
@@ -55,27 +69,9 @@ class ImportOptions:
     )
 
 
-@click.command("import", short_help="A model of NEURON or Myokit as a model file.")
-@declared(ImportOptions)
-def import_model(**given: Any) -> None:
-    """Translate FILE, a .mod of NEURON, or a .mmt or .cellml of Myokit, into a model file.
-
-    The original is then run beside the translation under two families of voltage steps, and the
-    largest error is printed. What cannot be translated is refused by name and line.
-
-    \b
-    Examples
-      channelfit import na3.mod
-      channelfit import na3.mod --fit tha,qa --out na3.yaml
-      channelfit import beattie-2017.mmt --current ikr.IKr
-      channelfit import ohara-2011.mmt --current ical.ICaLCa --hold ical.nca
-
-    \b
-    Exit codes
-      0    translated, proven and written
-      1    the proof found an error above its tolerance; nothing is written without --unproven
-      2    FILE cannot be translated; one message says what and where
-    """
-    from channelfit.front.commands import import_model as work
-
-    work.import_model(ImportOptions(**given))
+import_model = command(
+    ImportOptions,
+    "import",
+    "A model of NEURON or Myokit as a model file.",
+    work="import_model:import_model",
+)

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
-
-from channelfit.front.options import declared, file_path, option, path_argument
+from channelfit.front.options import command, file_path, option, path_argument
 from channelfit.front.verbs.inspect import RecordingOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions(RecordingOptions):
-    """The options of `channelfit init`."""
+    """Write a commented starter fit for RECORDINGS, ready for `channelfit optimize`.
+
+    Protocol, signals, units, masks of capacitive transients, baseline and ranges are filled in from
+    what `channelfit inspect` finds. Without --model, a model with one or two gates is chosen by
+    whether the current is inward and whether it inactivates; the file says why. Where a recording
+    states its series resistance and capacitance, a `clamp` section accounts for them if the voltage
+    error is more than 5 mV; otherwise the section is written as comments. No file is replaced.
+
+    \b
+    Writes
+      NAME-fit.yaml         the fit
+      NAME-protocol.yaml    what was commanded
+      NAME-model.yaml       the model, unless --model names one
+
+    \b
+    Examples
+      channelfit init cell_3.abf
+      channelfit init cell_3.abf cell_3_tails.abf --model herg_beattie --out cell_3.yaml
+      channelfit init before.csv --subtract after.csv --command staircase.eph
+    """
 
     recordings: tuple[Path, ...] = path_argument("recordings", nargs=-1, required=True)
     model: str | None = option(
@@ -38,29 +54,4 @@ class InitOptions(RecordingOptions):
     )
 
 
-@click.command(short_help="Write a starter fit for recordings.")
-@declared(InitOptions)
-def init(**given: Any) -> None:
-    """Write a commented starter fit for RECORDINGS, ready for `channelfit optimize`.
-
-    Protocol, signals, units, masks of capacitive transients, baseline and ranges are filled in from
-    what `channelfit inspect` finds. Without --model, a model with one or two gates is chosen by
-    whether the current is inward and whether it inactivates; the file says why. Where a recording
-    states its series resistance and capacitance, a `clamp` section accounts for them if the voltage
-    error is more than 5 mV; otherwise the section is written as comments. No file is replaced.
-
-    \b
-    Writes
-      NAME-fit.yaml         the fit
-      NAME-protocol.yaml    what was commanded
-      NAME-model.yaml       the model, unless --model names one
-
-    \b
-    Examples
-      channelfit init cell_3.abf
-      channelfit init cell_3.abf cell_3_tails.abf --model herg_beattie --out cell_3.yaml
-      channelfit init before.csv --subtract after.csv --command staircase.eph
-    """
-    from channelfit.front.commands import init as command
-
-    command.init(InitOptions(**given))
+init = command(InitOptions, "init", "Write a starter fit for recordings.")

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
-
-from channelfit.front.options import choice, declared, file_path, option, path_argument
+from channelfit.front.options import choice, command, file_path, option, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,23 +33,6 @@ class RecordingOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions(RecordingOptions):
-    """The options of `channelfit inspect`."""
-
-    files: tuple[Path, ...] = path_argument("files", nargs=-1, required=True)
-    protocol: Path | None = file_path(
-        "--protocol", "OUT.yaml", "Write the protocol that was found."
-    )
-    csv: Path | None = file_path(
-        "--csv", "OUT.csv", "Write the current: time in ms, then pA of every sweep."
-    )
-    out: Path | None = file_path(
-        "--out", "FILE.png", "Where to draw it. [default: NAME-inspect.png here]"
-    )
-
-
-@click.command(short_help="What is in a recording, or what a fit sees of it.")
-@declared(InspectOptions)
-def inspect(**given: Any) -> None:
     """Print what is in FILES from the rig: sweeps, units, protocol, noise, leak, what looks wrong.
 
     A file is a recording (ABF, NWB, Igor, WinWCP, MATLAB, HDF5, CSV, SyncroPatch), a protocol, or
@@ -66,6 +46,17 @@ def inspect(**given: Any) -> None:
       channelfit inspect well.csv --command staircase.eph --unit pA
       channelfit inspect my_cell.yaml
     """
-    from channelfit.front.commands import inspect as work
 
-    work.inspect(InspectOptions(**given))
+    files: tuple[Path, ...] = path_argument("files", nargs=-1, required=True)
+    protocol: Path | None = file_path(
+        "--protocol", "OUT.yaml", "Write the protocol that was found."
+    )
+    csv: Path | None = file_path(
+        "--csv", "OUT.csv", "Write the current: time in ms, then pA of every sweep."
+    )
+    out: Path | None = file_path(
+        "--out", "FILE.png", "Where to draw it. [default: NAME-inspect.png here]"
+    )
+
+
+inspect = command(InspectOptions, "inspect", "What is in a recording, or what a fit sees of it.")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from channelfit.front import interrupts
 from channelfit.front.options import (
     backend_option,
     beside_resume,
     cluster_option,
-    declared,
+    command,
     dtype_option,
     integer,
     json_option,
@@ -31,7 +29,31 @@ from channelfit.front.resumed import arguments_again
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizeOptions:
-    """The options of `channelfit optimize`; in Python those of `channelfit.fit`."""
+    """Fit the parameters of MODEL to its data.
+
+    MODEL is a model file with a `fit` section, or a fit file that names its model. Progress is
+    shown on standard error; Ctrl-C ends the search and keeps the best so far (exit code 130).
+    --resume continues a run that was interrupted or killed, or whose computer failed.
+
+    \b
+    The results' folder
+      report.html   the whole result on one page, with figures to zoom, to send to others
+      fit.yaml      the model with the fitted values; can be simulated, and fitted again
+      traces.png    data, fit, residual and command voltage
+      traces.csv    the same as a table (several experiments: traces_1.csv, traces_2.csv, ..)
+      history.csv   best and median cost of every generation
+      summary.json  numbers, parameters, seed, versions, machine, why it stopped
+      source.py     the code that was generated for this model (source.cu with a GPU)
+
+    \b
+    Examples
+      channelfit optimize models/model_b.yaml
+      channelfit optimize models/model_b.yaml --population 1120 --generations 50 --seed 3
+      channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
+      channelfit optimize models/k_hh.yaml --json --quiet | tail -n 1
+      channelfit optimize --resume runs/cell7
+      channelfit optimize my_cell.yaml --seeds 8 --cluster local
+    """
 
     model: Path = path_argument("model", required=False)
     resume: Path | None = resume_option(
@@ -86,44 +108,19 @@ class OptimizeOptions:
     as_json: bool = json_option()
 
 
-@click.command(short_help="Fit the parameters of a model to its data.")
-@declared(OptimizeOptions)
-@click.pass_context
-def optimize(context: click.Context, /, **given: Any) -> None:
-    """Fit the parameters of MODEL to its data.
+def _before(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what was typed, or the arguments of the run that goes on."""
+    if given["resume"] is not None:
+        return arguments_again(context, given, given["resume"], beside_resume(OptimizeOptions))
+    if given["model"] is None:
+        raise click.MissingParameter(ctx=context, param=context.command.params[0])
+    return given
 
-    MODEL is a model file with a `fit` section, or a fit file that names its model. Progress is
-    shown on standard error; Ctrl-C ends the search and keeps the best so far (exit code 130).
-    --resume continues a run that was interrupted or killed, or whose computer failed.
 
-    \b
-    The results' folder
-      report.html   the whole result on one page, with figures to zoom, to send to others
-      fit.yaml      the model with the fitted values; can be simulated, and fitted again
-      traces.png    data, fit, residual and command voltage
-      traces.csv    the same as a table (several experiments: traces_1.csv, traces_2.csv, ..)
-      history.csv   best and median cost of every generation
-      summary.json  numbers, parameters, seed, versions, machine, why it stopped
-      source.py     the code that was generated for this model (source.cu with a GPU)
-
-    \b
-    Examples
-      channelfit optimize models/model_b.yaml
-      channelfit optimize models/model_b.yaml --population 1120 --generations 50 --seed 3
-      channelfit optimize my_cell.yaml --out runs/cell7 --set fit.stop.seconds=60
-      channelfit optimize models/k_hh.yaml --json --quiet | tail -n 1
-      channelfit optimize --resume runs/cell7
-      channelfit optimize my_cell.yaml --seeds 8 --cluster local
-    """
-    if given["resume"] is not None:  # the interrupted run's own options are used again
-        given = arguments_again(context, given, given["resume"], beside_resume(OptimizeOptions))
-    elif given["model"] is None:
-        raise click.MissingParameter(ctx=context, param=optimize.params[0])
-    from channelfit.results.report.report_writer import started_writer
-
-    with started_writer() as writer:  # its process starts while this one imports the rest
-        from channelfit.front.commands import optimize as command
-
-        interrupted = command.optimize(OptimizeOptions(**given), writer)
-    if interrupted:
-        sys.exit(interrupts.exit_code())
+optimize = command(
+    OptimizeOptions,
+    "optimize",
+    "Fit the parameters of a model to its data.",
+    before=_before,
+    draws=True,
+)

@@ -4,36 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import click
-
-from channelfit.front.options import backend_option, declared, file_path, option, path_argument
+from channelfit.front.options import backend_option, command, file_path, option, path_argument
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReportOptions:
-    """The options of `channelfit report`."""
-
-    runs: tuple[Path, ...] = path_argument("runs", nargs=-1, required=True, metavar="RUN...")
-    out: Path | None = file_path(
-        "--out",
-        "FILE.html",
-        "The page. [default: report.html in the run's folder; reports.html here for several runs]",
-    )
-    figures: str = option(
-        "--figures",
-        metavar="KINDS",
-        default="",
-        help="Write the figures for print as well, into the folder figures/ beside the page: pdf, "
-        "svg or png, or several of them with commas between.",
-    )
-    backend: str = backend_option()
-
-
-@click.command(short_help="A page that tells all of a fit, and its figures for print.")
-@declared(ReportOptions)
-def report(**given: Any) -> None:
     """Make the report of RUN again: one page, complete in itself, that tells all of a fit.
 
     RUN is a folder that `optimize` wrote, or its fit.yaml. Of several, one page shows them side by
@@ -54,6 +30,23 @@ def report(**given: Any) -> None:
       channelfit report runs/three_states runs/four_states --out both.html
       channelfit report runs/plate7 --figures pdf
     """
-    from channelfit.front.commands import report as work
 
-    work.report(ReportOptions(**given))
+    runs: tuple[Path, ...] = path_argument("runs", nargs=-1, required=True, metavar="RUN...")
+    out: Path | None = file_path(
+        "--out",
+        "FILE.html",
+        "The page. [default: report.html in the run's folder; reports.html here for several runs]",
+    )
+    figures: str = option(
+        "--figures",
+        metavar="KINDS",
+        default="",
+        help="Write the figures for print as well, into the folder figures/ beside the page: pdf, "
+        "svg or png, or several of them with commas between.",
+    )
+    backend: str = backend_option()
+
+
+report = command(
+    ReportOptions, "report", "A page that tells all of a fit, and its figures for print."
+)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from channelfit.front.options import (
-    declared,
+    command,
     file_path,
     json_option,
     option,
@@ -21,36 +20,6 @@ from channelfit.front.options import (
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """The options of `channelfit run`."""
-
-    night: Path | None = path_argument("night", required=False)
-    resume: Path | None = file_path(
-        "--resume",
-        "FOLDER",
-        "Go on with a night that was interrupted or killed, or do again what failed in it.",
-    )
-    out: Path | None = file_path(
-        "--out",
-        "DIR",
-        "Folder for the results: a new one, or that of this night, which then goes on. "
-        "[default: runs/NAME-DATE-TIME]",
-    )
-    check: bool = option("--check", is_flag=True, help="Look at every job, and begin none.")
-    cluster: tuple[str, ...] = option(
-        "--cluster",
-        multiple=True,
-        metavar="WHERE",
-        help="With --resume: a cluster that jobs name and may use again; processes of this "
-        "computer need not be named.",
-    )
-    quiet: bool = quiet_option("the results' folder")
-    as_json: bool = json_option()
-
-
-@click.command(short_help="Many fits and what follows from them, in a night.")
-@declared(RunOptions)
-@click.pass_context
-def run(context: click.Context, /, **given: Any) -> None:
     """Do the jobs in NIGHT, a YAML file, each after those that it waits for.
 
     A job is a command of channelfit with its arguments by name, and may use the results of others.
@@ -91,16 +60,42 @@ def run(context: click.Context, /, **given: Any) -> None:
       channelfit run night.yaml --out nights/monday
       channelfit run --resume nights/monday
     """
+
+    night: Path | None = path_argument("night", required=False)
+    resume: Path | None = file_path(
+        "--resume",
+        "FOLDER",
+        "Go on with a night that was interrupted or killed, or do again what failed in it.",
+    )
+    out: Path | None = file_path(
+        "--out",
+        "DIR",
+        "Folder for the results: a new one, or that of this night, which then goes on. "
+        "[default: runs/NAME-DATE-TIME]",
+    )
+    check: bool = option("--check", is_flag=True, help="Look at every job, and begin none.")
+    cluster: tuple[str, ...] = option(
+        "--cluster",
+        multiple=True,
+        metavar="WHERE",
+        help="With --resume: a cluster that jobs name and may use again; processes of this "
+        "computer need not be named.",
+    )
+    quiet: bool = quiet_option("the results' folder")
+    as_json: bool = json_option()
+
+
+def _before(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what was typed, if it goes together."""
     if (given["night"] is None) == (given["resume"] is None):
         raise click.UsageError("give either NIGHT or --resume FOLDER", context)
     if given["resume"] is not None and given["out"] is not None:
         raise click.UsageError("--out cannot stand beside --resume", context)
     if given["cluster"] and given["resume"] is None:
         raise click.UsageError("--cluster goes with --resume; jobs name their own", context)
-    from channelfit.front.commands import run as work
+    return given
 
-    root = context.find_root().command
-    commands = root.commands if isinstance(root, click.Group) else {}
-    code = work.run(RunOptions(**given), commands)
-    if code:
-        sys.exit(code)
+
+run = command(
+    RunOptions, "run", "Many fits and what follows from them, in a night.", before=_before
+)

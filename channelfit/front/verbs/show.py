@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import click
 
 from channelfit.front.options import (
     choice,
-    declared,
+    command,
     dtype_option,
     file_path,
     path_argument,
@@ -20,7 +17,15 @@ from channelfit.front.options import (
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """The options of `channelfit show`."""
+    """Print what MODEL says: its scheme, rates, generator matrix and parameters.
+
+    \b
+    Examples
+      channelfit show models/model_b.yaml
+      channelfit show models/na_markov.yaml --out na_markov.png
+      channelfit show models/model_b.yaml --source cuda --dtype float32 > model_b.cu
+      channelfit show models/na_hh.yaml --source nmodl > na_hh.mod
+    """
 
     model: Path = path_argument("model")
     source: str | None = choice(
@@ -34,18 +39,4 @@ class ShowOptions:
     overrides: tuple[str, ...] = set_option()
 
 
-@click.command(short_help="Scheme, rates, generator matrix and parameters.")
-@declared(ShowOptions)
-def show(**given: Any) -> None:
-    """Print what MODEL says: its scheme, rates, generator matrix and parameters.
-
-    \b
-    Examples
-      channelfit show models/model_b.yaml
-      channelfit show models/na_markov.yaml --out na_markov.png
-      channelfit show models/model_b.yaml --source cuda --dtype float32 > model_b.cu
-      channelfit show models/na_hh.yaml --source nmodl > na_hh.mod
-    """
-    from channelfit.front.commands import show as work
-
-    work.show(ShowOptions(**given))
+show = command(ShowOptions, "show", "Scheme, rates, generator matrix and parameters.")

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import click
 
 from channelfit.front.options import (
     backend_option,
-    declared,
+    command,
     dtype_option,
     file_path,
     option,
@@ -22,7 +19,17 @@ from channelfit.front.options import (
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions:
-    """The options of `channelfit simulate`; in Python those of `channelfit.simulate`."""
+    """Simulate the current of MODEL under PROTOCOL, at the values in the model file.
+
+    Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
+    PREFIX.png, replacing what is there. Cells after the end of a shorter sweep are empty.
+
+    \b
+    Examples
+      channelfit simulate models/model_b.yaml protocols/activation.yaml
+      channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
+      channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
+    """
 
     model: Path = path_argument("model")
     protocol: Path = path_argument("protocol")
@@ -39,23 +46,4 @@ class SimulateOptions:
     cell: str | None = option("--cell", metavar="NAME", help="The cell whose own values are taken.")
 
 
-@click.command(short_help="Currents of a model under a protocol.")
-@declared(SimulateOptions)
-def simulate(**given: Any) -> None:
-    """Simulate the current of MODEL under PROTOCOL, at the values in the model file.
-
-    Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
-    PREFIX.png, replacing what is there. Cells after the end of a shorter sweep are empty.
-
-    \b
-    Examples
-      channelfit simulate models/model_b.yaml protocols/activation.yaml
-      channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
-      channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
-    """
-    from channelfit.results.report.report_writer import started_writer
-
-    with started_writer() as writer:  # its process starts while everything else is imported
-        from channelfit.front.commands import simulate as work
-
-        work.simulate(SimulateOptions(**given), writer)
+simulate = command(SimulateOptions, "simulate", "Currents of a model under a protocol.", draws=True)

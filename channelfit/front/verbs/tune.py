@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import click
 
 from channelfit.front.options import (
-    declared,
+    command,
     dtype_option,
     file_path,
     integer,
@@ -21,7 +18,17 @@ from channelfit.front.options import (
 
 @dataclass(frozen=True, kw_only=True)
 class TuneOptions:
-    """The options of `channelfit tune`."""
+    """Measure how fast MODEL is scored on this GPU with every number of threads a block.
+
+    The fastest is remembered in the cache folder, for this model and this GPU, and every later
+    `optimize` uses it. Prints a table, and draws time and occupancy against threads a block. The
+    cpu backend has nothing to tune.
+
+    \b
+    Examples
+      channelfit tune models/model_b.yaml --population 1000000
+      channelfit tune models/herg_markov.yaml --dtype float32 --out launches.png
+    """
 
     model: Path = path_argument("model")
     population: int | None = integer(
@@ -37,20 +44,4 @@ class TuneOptions:
     overrides: tuple[str, ...] = set_option()
 
 
-@click.command(short_help="Find the fastest threads a block on this GPU.")
-@declared(TuneOptions)
-def tune(**given: Any) -> None:
-    """Measure how fast MODEL is scored on this GPU with every number of threads a block.
-
-    The fastest is remembered in the cache folder, for this model and this GPU, and every later
-    `optimize` uses it. Prints a table, and draws time and occupancy against threads a block. The
-    cpu backend has nothing to tune.
-
-    \b
-    Examples
-      channelfit tune models/model_b.yaml --population 1000000
-      channelfit tune models/herg_markov.yaml --dtype float32 --out launches.png
-    """
-    from channelfit.front.commands import tune as work
-
-    work.tune(TuneOptions(**given))
+tune = command(TuneOptions, "tune", "Find the fastest threads a block on this GPU.")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import click
 
 from channelfit.front.options import (
     backend_option,
     cluster_option,
-    declared,
+    command,
     file_path,
     integer,
     json_option,
@@ -23,7 +20,28 @@ from channelfit.front.options import (
 
 @dataclass(frozen=True, kw_only=True)
 class UncertaintyOptions:
-    """The options of `channelfit uncertainty`; in Python those of `channelfit.uncertainty`."""
+    """Estimate the uncertainty of the fitted values in FIT, such as fit.yaml of a run folder.
+
+    They are refined by least squares first. Standard errors and intervals come from the Gauss-
+    Newton Hessian of the cost and the noise in the residuals; a sentence names each parameter or
+    combination that is not identifiable. Profiles follow the cost where it is no parabola;
+    families are equally good fits that nothing connects; the posterior is a sample of all
+    parameters that the data allow.
+
+    \b
+    Writes
+      uncertainty.json, uncertainty.png            always
+      refined.yaml                                 where refining made the fit better
+      profiles.csv, profiles.png                   with --profiles
+      families.png                                 with --families
+      posterior.csv, posterior.png                 with --posterior
+
+    \b
+    Examples
+      channelfit uncertainty runs/cell7/fit.yaml
+      channelfit uncertainty runs/cell7/fit.yaml --profiles all --families
+      channelfit uncertainty runs/cell7/fit.yaml --profiles a12,gmax --posterior 5000
+    """
 
     fit: Path = path_argument("fit")
     profiles: str = option(
@@ -76,31 +94,9 @@ class UncertaintyOptions:
     as_json: bool = json_option()
 
 
-@click.command(short_help="Uncertainty of a fit, and parameters that are not identifiable.")
-@declared(UncertaintyOptions)
-def uncertainty(**given: Any) -> None:
-    """Estimate the uncertainty of the fitted values in FIT, such as fit.yaml of a run folder.
-
-    They are refined by least squares first. Standard errors and intervals come from the Gauss-
-    Newton Hessian of the cost and the noise in the residuals; a sentence names each parameter or
-    combination that is not identifiable. Profiles follow the cost where it is no parabola;
-    families are equally good fits that nothing connects; the posterior is a sample of all
-    parameters that the data allow.
-
-    \b
-    Writes
-      uncertainty.json, uncertainty.png            always
-      refined.yaml                                 where refining made the fit better
-      profiles.csv, profiles.png                   with --profiles
-      families.png                                 with --families
-      posterior.csv, posterior.png                 with --posterior
-
-    \b
-    Examples
-      channelfit uncertainty runs/cell7/fit.yaml
-      channelfit uncertainty runs/cell7/fit.yaml --profiles all --families
-      channelfit uncertainty runs/cell7/fit.yaml --profiles a12,gmax --posterior 5000
-    """
-    from channelfit.front.commands import studies as work
-
-    work.uncertainty(UncertaintyOptions(**given))
+uncertainty = command(
+    UncertaintyOptions,
+    "uncertainty",
+    "Uncertainty of a fit, and parameters that are not identifiable.",
+    work="studies:uncertainty",
+)

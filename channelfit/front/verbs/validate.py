@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from channelfit.front.options import (
     backend_option,
-    declared,
+    command,
     file_path,
     integer,
     option,
@@ -21,7 +20,20 @@ from channelfit.front.options import (
 
 @dataclass(frozen=True, kw_only=True)
 class ValidateOptions:
-    """The options of `channelfit validate`."""
+    """Compare the currents of MODEL with those that NEURON computes.
+
+    NEURON gets the channel as NMODL and integrates it with CVODE to 1e-12. For every protocol the
+    largest difference in any trace is given as a part of that trace's largest current. The
+    tolerance is 1e-5 where the voltage is held in steps and 1e-4 where it varies; beyond it the
+    exit code is 1. Needs NEURON and a C++ compiler; `channelfit doctor` tells.
+
+    \b
+    Examples
+      channelfit validate models/model_b.yaml
+      channelfit validate models/na_hh.yaml --candidates 50 --protocol protocols/na_iv.yaml
+      channelfit validate models/herg_beattie.yaml --out validation
+      channelfit validate models/published/kv34_khaliq.yaml
+    """
 
     model: Path = path_argument("model")
     candidates: int = integer(
@@ -46,23 +58,4 @@ class ValidateOptions:
     overrides: tuple[str, ...] = set_option()
 
 
-@click.command(short_help="Compare a model's currents with NEURON's.")
-@declared(ValidateOptions)
-def validate(**given: Any) -> None:
-    """Compare the currents of MODEL with those that NEURON computes.
-
-    NEURON gets the channel as NMODL and integrates it with CVODE to 1e-12. For every protocol the
-    largest difference in any trace is given as a part of that trace's largest current. The
-    tolerance is 1e-5 where the voltage is held in steps and 1e-4 where it varies; beyond it the
-    exit code is 1. Needs NEURON and a C++ compiler; `channelfit doctor` tells.
-
-    \b
-    Examples
-      channelfit validate models/model_b.yaml
-      channelfit validate models/na_hh.yaml --candidates 50 --protocol protocols/na_iv.yaml
-      channelfit validate models/herg_beattie.yaml --out validation
-      channelfit validate models/published/kv34_khaliq.yaml
-    """
-    from channelfit.front.commands import validate as work
-
-    work.validate(ValidateOptions(**given))
+validate = command(ValidateOptions, "validate", "Compare a model's currents with NEURON's.")
