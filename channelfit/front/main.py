@@ -19,26 +19,13 @@ import click
 from channelfit import __version__
 from channelfit.front import interrupts
 from channelfit.front.verbs.batch import batch
-from channelfit.front.verbs.compare import compare
-from channelfit.front.verbs.completion import completion
 from channelfit.front.verbs.curves import curves
-from channelfit.front.verbs.doctor import doctor
-from channelfit.front.verbs.examples import examples
-from channelfit.front.verbs.export import export
 from channelfit.front.verbs.fhn import fhn
-from channelfit.front.verbs.import_model import import_model
-from channelfit.front.verbs.init import init
-from channelfit.front.verbs.inspect import inspect
-from channelfit.front.verbs.optimize import optimize
-from channelfit.front.verbs.report import report
-from channelfit.front.verbs.run import run
-from channelfit.front.verbs.schema import schema
-from channelfit.front.verbs.show import show
-from channelfit.front.verbs.simulate import simulate
-from channelfit.front.verbs.tune import tune
-from channelfit.front.verbs.uncertainty import uncertainty
-from channelfit.front.verbs.validate import validate
-from channelfit.front.verbs.watch import watch
+from channelfit.front.verbs.fits import compare, export, optimize, report, uncertainty
+from channelfit.front.verbs.models import import_model, show, simulate, tune, validate
+from channelfit.front.verbs.program import completion, doctor, examples, schema
+from channelfit.front.verbs.recordings import init, inspect
+from channelfit.front.verbs.runs import run, watch
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable

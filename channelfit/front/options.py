@@ -1,6 +1,6 @@
 """Options of the command line: each is declared once, and all else is derived from that.
 
-The options of a verb are a dataclass (`verbs.optimize.OptimizeOptions`). Each field declares an
+The options of a verb are a dataclass (`verbs.fits.OptimizeOptions`). Each field declares an
 option by `option`, `argument` or one of the functions below: how it is typed, its help, the key of
 the fit file that it overrides, and the argument of the Python function that means the same.
 The docstring of the class is the help of the verb. `command` makes the verb of such a class,

@@ -12,13 +12,15 @@ from channelfit.front.commands.inputs import changes_of
 from channelfit.front.main import main
 from channelfit.front.options import kept_options, overrides_of, python_names
 from channelfit.front.verbs.batch import BatchOptions
-from channelfit.front.verbs.compare import CompareOptions
 from channelfit.front.verbs.curves import CurvesOptions
-from channelfit.front.verbs.export import ExportOptions
 from channelfit.front.verbs.fhn import FhnOptions
-from channelfit.front.verbs.optimize import OptimizeOptions
-from channelfit.front.verbs.simulate import SimulateOptions
-from channelfit.front.verbs.uncertainty import UncertaintyOptions
+from channelfit.front.verbs.fits import (
+    CompareOptions,
+    ExportOptions,
+    OptimizeOptions,
+    UncertaintyOptions,
+)
+from channelfit.front.verbs.models import SimulateOptions
 from channelfit.reading.keys import KEYS, SETTINGS
 
 #: By verb: its options, the Python function, and the arguments that only Python has.

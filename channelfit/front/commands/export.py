@@ -18,7 +18,7 @@ from channelfit.results.export.subject import read_subject
 from channelfit.results.run_folder import file_name
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.export import ExportOptions
+    from channelfit.front.verbs.fits import ExportOptions
 
 
 def export(options: ExportOptions) -> None:

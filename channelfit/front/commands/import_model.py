@@ -16,7 +16,7 @@ from channelfit.reading.texts import names_in, printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.import_model import ImportOptions
+    from channelfit.front.verbs.models import ImportOptions
 
 _UNPROVEN = 1
 

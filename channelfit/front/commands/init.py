@@ -41,7 +41,7 @@ from channelfit.reading.units import shown, unit_factor
 from channelfit.results.report.terminal import short_number
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.init import InitOptions
+    from channelfit.front.verbs.recordings import InitOptions
 
 #: The share of another recording's largest current below which a blocker may have acted.
 _BLOCKED = 0.6

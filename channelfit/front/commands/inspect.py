@@ -29,7 +29,7 @@ from channelfit.reading.units import parse_quantity
 from channelfit.results.report.terminal import PlainConsole, short_number
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.inspect import InspectOptions, RecordingOptions
+    from channelfit.front.verbs.recordings import InspectOptions, RecordingOptions
 
 #: Rows of a protocol, and members of a family, that are printed.
 _MOST_ROWS, _MOST_VALUES = 16, 6

@@ -29,7 +29,7 @@ from channelfit.scoring.scorer import Scorer
 from channelfit.search.plan import FitPlan
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.optimize import OptimizeOptions
+    from channelfit.front.verbs.fits import OptimizeOptions
 
 #: More parameters than this are not listed on the screen; they stand in the results' folder.
 _MOST_ROWS = 64

@@ -14,7 +14,7 @@ from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.report import ReportOptions
+    from channelfit.front.verbs.fits import ReportOptions
 
 
 def report(options: ReportOptions) -> None:

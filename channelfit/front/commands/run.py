@@ -28,7 +28,7 @@ from channelfit.results.run_state import FINISHED, INTERRUPTED
 from channelfit.tasks.cluster_file import is_local
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.run import RunOptions
+    from channelfit.front.verbs.runs import RunOptions
 
 #: The exit code of a night of which not all jobs have finished.
 SOME_FAILED = 3

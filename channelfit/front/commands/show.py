@@ -27,7 +27,7 @@ from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.neuron.nmodl import nmodl_text
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.show import ShowOptions
+    from channelfit.front.verbs.models import ShowOptions
 
 
 def _show_function(problem: FunctionProblem, source: str | None, dtype: str, file: Path) -> None:

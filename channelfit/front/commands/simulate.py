@@ -20,7 +20,7 @@ from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.run_folder import file_name
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.simulate import SimulateOptions
+    from channelfit.front.verbs.models import SimulateOptions
 
 
 def simulate(options: SimulateOptions, writer: ReportWriter) -> None:

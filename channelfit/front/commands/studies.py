@@ -27,8 +27,7 @@ from channelfit.search.journal import JournaledChannel
 from channelfit.search.plan import FitPlan
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.compare import CompareOptions
-    from channelfit.front.verbs.uncertainty import UncertaintyOptions
+    from channelfit.front.verbs.fits import CompareOptions, UncertaintyOptions
 
 #: The files of a study beside `uncertainty.json`, each only if requested or needed.
 _FILES = (

@@ -17,7 +17,7 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.tune import TuneOptions
+    from channelfit.front.verbs.models import TuneOptions
 
 
 def tune(options: TuneOptions) -> None:

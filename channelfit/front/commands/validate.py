@@ -28,7 +28,7 @@ from channelfit.scoring.scorer import make_scorer
 from channelfit.search.space import middle
 
 if TYPE_CHECKING:
-    from channelfit.front.verbs.validate import ValidateOptions
+    from channelfit.front.verbs.models import ValidateOptions
 
 STEP_TOLERANCE, VARYING_TOLERANCE = 1e-5, 1e-4
 #: 1/ms, of the rates of random parameter sets; those of the file's own values are what they are.

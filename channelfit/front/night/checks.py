@@ -32,8 +32,7 @@ from channelfit.front.reports import figure_kinds
 from channelfit.front.studies import check_request
 from channelfit.front.verbs.curves import CurvesOptions
 from channelfit.front.verbs.fhn import FhnOptions
-from channelfit.front.verbs.optimize import OptimizeOptions
-from channelfit.front.verbs.uncertainty import UncertaintyOptions
+from channelfit.front.verbs.fits import OptimizeOptions, UncertaintyOptions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError

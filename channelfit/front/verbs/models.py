@@ -1,0 +1,223 @@
+"""Verbs of models: their options and help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from channelfit.front.options import (
+    backend_option,
+    choice,
+    command,
+    dtype_option,
+    file_path,
+    integer,
+    option,
+    path_argument,
+    path_option,
+    set_option,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    """Simulate the current of MODEL under PROTOCOL, at the values in the model file.
+
+    Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
+    PREFIX.png, replacing what is there. Cells after the end of a shorter sweep are empty.
+
+    \b
+    Examples
+      channelfit simulate models/model_b.yaml protocols/activation.yaml
+      channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
+      channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
+    """
+
+    model: Path = path_argument("model")
+    protocol: Path = path_argument("protocol")
+    out: Path | None = file_path(
+        "--out",
+        "PREFIX",
+        "Path of the two files, without .csv and .png. [default: MODEL-PROTOCOL here]",
+        python=None,
+    )
+    backend: str = backend_option()
+    dtype: str = dtype_option("Precision of the currents.")
+    path: str = path_option()
+    overrides: tuple[str, ...] = set_option()
+    cell: str | None = option("--cell", metavar="NAME", help="The cell whose own values are taken.")
+
+
+simulate = command(SimulateOptions, "simulate", "Currents of a model under a protocol.", draws=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """Print what MODEL says: its scheme, rates, generator matrix and parameters.
+
+    \b
+    Examples
+      channelfit show models/model_b.yaml
+      channelfit show models/na_markov.yaml --out na_markov.png
+      channelfit show models/model_b.yaml --source cuda --dtype float32 > model_b.cu
+      channelfit show models/na_hh.yaml --source nmodl > na_hh.mod
+    """
+
+    model: Path = path_argument("model")
+    source: str | None = choice(
+        "--source",
+        ["cpu", "cuda", "nmodl"],
+        "Print the generated code instead: of the cpu backend, of the cuda "
+        "backend, or a mechanism for NEURON.",
+    )
+    dtype: str = dtype_option("Precision of the generated code.")
+    out: Path | None = file_path("--out", "FILE.png", "Draw the scheme into this file as well.")
+    overrides: tuple[str, ...] = set_option()
+
+
+show = command(ShowOptions, "show", "Scheme, rates, generator matrix and parameters.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValidateOptions:
+    """Compare the currents of MODEL with those that NEURON computes.
+
+    NEURON gets the channel as NMODL and integrates it with CVODE to 1e-12. For every protocol the
+    largest difference in any trace is given as a part of that trace's largest current. The
+    tolerance is 1e-5 where the voltage is held in steps and 1e-4 where it varies; beyond it the
+    exit code is 1. Needs NEURON and a C++ compiler; `channelfit doctor` tells.
+
+    \b
+    Examples
+      channelfit validate models/model_b.yaml
+      channelfit validate models/na_hh.yaml --candidates 50 --protocol protocols/na_iv.yaml
+      channelfit validate models/herg_beattie.yaml --out validation
+      channelfit validate models/published/kv34_khaliq.yaml
+    """
+
+    model: Path = path_argument("model")
+    candidates: int = integer(
+        "--candidates",
+        "Parameter sets to compare: the file's values and others drawn from the ranges.",
+        default=10,
+    )
+    protocols: tuple[Path, ...] = option(
+        "--protocol",
+        "protocols",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="Protocol to compare under, several allowed. [default: the fit's, else steps of 100 "
+        "ms from -80 mV to -120 .. 60 mV]",
+    )
+    backend: str = backend_option("What is compared with NEURON.")
+    seed: int = integer("--seed", "Seed of the parameter sets.", least=0, default=0)
+    out: Path | None = file_path(
+        "--out", "DIR", "Folder for a figure of the worst case of each protocol."
+    )
+    overrides: tuple[str, ...] = set_option()
+
+
+validate = command(ValidateOptions, "validate", "Compare a model's currents with NEURON's.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """Measure how fast MODEL is scored on this GPU with every number of threads a block.
+
+    The fastest is remembered in the cache folder, for this model and this GPU, and every later
+    `optimize` uses it. Prints a table, and draws time and occupancy against threads a block. The
+    cpu backend has nothing to tune.
+
+    \b
+    Examples
+      channelfit tune models/model_b.yaml --population 1000000
+      channelfit tune models/herg_markov.yaml --dtype float32 --out launches.png
+    """
+
+    model: Path = path_argument("model")
+    population: int | None = integer(
+        "--population",
+        "Candidates to score each time. [default: the file's]",
+        key="fit.optimizer.population",
+    )
+    dtype: str = dtype_option("Precision of the search to be tuned.")
+    path: str = path_option()
+    out: Path | None = file_path(
+        "--out", "FILE.png", "Where to draw time and occupancy. [default: MODEL-launches.png here]"
+    )
+    overrides: tuple[str, ...] = set_option()
+
+
+tune = command(TuneOptions, "tune", "Find the fastest threads a block on this GPU.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    """Translate FILE, a .mod of NEURON, or a .mmt or .cellml of Myokit, into a model file.
+
+    The original is then run beside the translation under two families of voltage steps, and the
+    largest error is printed. What cannot be translated is refused by name and line.
+
+    \b
+    Examples
+      channelfit import na3.mod
+      channelfit import na3.mod --fit tha,qa --out na3.yaml
+      channelfit import beattie-2017.mmt --current ikr.IKr
+      channelfit import ohara-2011.mmt --current ical.ICaLCa --hold ical.nca
+
+    \b
+    Exit codes
+      0    translated, proven and written
+      1    the proof found an error above its tolerance; nothing is written without --unproven
+      2    FILE cannot be translated; one message says what and where
+    """
+
+    file: Path = path_argument("file", metavar="FILE")
+    fit: str = option(
+        "--fit",
+        metavar="NAME,..",
+        default="",
+        help="Parameters that are to be searched, by their names in FILE, with commas between "
+        "them. The largest conductance is one in any case; all others keep their values.",
+    )
+    current: str | None = option(
+        "--current",
+        metavar="NAME",
+        help="Of a Myokit model: the variable that is the channel's current, such as ikr.IKr.",
+    )
+    hold: str = option(
+        "--hold",
+        metavar="NAME,..",
+        default="",
+        help="Of a Myokit model: states that are held at their initial values, such as ical.nca, "
+        "with commas between them. Concentrations, and what only they change, are held in any "
+        "case.",
+    )
+    start: str = choice(
+        "--start",
+        ["file", "steady"],
+        "Where sweeps begin that the INITIAL of a .mod starts elsewhere: refused, or at the "
+        "steady state of the holding potential.",
+        default="file",
+    )
+    out: Path | None = file_path(
+        "--out",
+        "MODEL.yaml",
+        "The model file to write; without it, the name of FILE with .yaml in this folder.",
+    )
+    unproven: bool = option(
+        "--unproven",
+        is_flag=True,
+        help="Write the model file even where the proof fails or cannot be had.",
+    )
+
+
+import_model = command(
+    ImportOptions,
+    "import",
+    "A model of NEURON or Myokit as a model file.",
+    work="import_model:import_model",
+)
