@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import singledispatch
-from typing import Any
 
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.keys import OPTIMIZER, SETTINGS, shapes
@@ -120,7 +118,8 @@ def _table(keys: Keys) -> list[str]:
         if key.elsewhere:
             continue
         meaning = [key.meaning, f"*Without it:* {without}." if (without := _without(key)) else ""]
-        example = f"`{_flow(name, key.example)}`" if key.example is not None else ""
+        in_yaml = dump_yaml({name: key.example}, in_braces=True).strip()[1:-1]
+        example = "" if key.example is None else f"`{in_yaml}`"
         how = [written(key.shape) + ", or null" * (keys.null or key.null), example]
         cells = (f"`{name}`", *("<br>".join(filter(None, cell)) for cell in (meaning, how)))
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
@@ -144,11 +143,6 @@ def _without(key: Key) -> str:
     return f"`{key.default}`"
 
 
-def _flow(name: str, value: Any) -> str:
-    """Return a key and its value in one line of YAML."""
-    return dump_yaml({name: value}, in_braces=True).strip()[1:-1]
-
-
 def _title(name: str) -> str:
     """Return the heading of a section."""
     files = {section: f"A {kind} file" for kind, section in FILES.items()}
@@ -158,103 +152,61 @@ def _title(name: str) -> str:
 # --- shapes in words ------------------------------------------------------------------------------
 
 
-@singledispatch
 def written(shape: Shape) -> str:
     """Return how a value is written, in words."""
+    match shape:
+        case shapes.Text():
+            return shape.what
+        case shapes.Name():
+            return "a name"
+        case shapes.ConstantQuantity():
+            return f"{_quantity(shape)}, or an expression of parameters"
+        case shapes.Quantity():
+            return _quantity(shape)
+        case shapes.Number():
+            return f"a number{_span(shape.least, shape.most)}"
+        case shapes.UnitText():
+            return _with_units("a unit", shape.dimensions, shape.sized)
+        case shapes.Integer():
+            return f"a whole number{_span(shape.least or None, shape.most)}"
+        case shapes.Flag():
+            return "`true` or `false`"
+        case shapes.Choice():
+            return " or ".join(f"`{word}`" for word in shape.words)
+        case shapes.Expression():
+            of = "" if shape.voltage else " that does not depend on v"
+            return f"an expression{of}; it gives {shape.gives}"
+        case shapes.NestedNumbers():
+            return "a number, or nested lists of numbers"
+        case shapes.List(least=1, most=1):
+            return written(shape.of)
+        case shapes.List(least=2, most=2):
+            return f"[first, second], each {written(shape.of)}"
+        case shapes.List():
+            return f"a list, each entry {written(shape.of)}"
+        case shapes.Named():
+            return f"a mapping by {shape.what}, each {written(shape.of)}"
+        case shapes.Within():
+            return f"a mapping: [{shape.section}](#{_anchor(shape.section)})"
+        case shapes.PartialSections():
+            links = (f"[{name}](#{_anchor(name)})" for name in shape.sections)
+            return f"a mapping with keys of {' or '.join(links)}, or null for each"
+        case shapes.Either():
+            return ", or ".join(map(written, shape.shapes))
     raise LookupError(f"no words for {shape}")
 
 
-@written.register
-def _(shape: shapes.Text) -> str:
-    return shape.what
-
-
-@written.register
-def _(shape: shapes.Name) -> str:
-    return "a name"
-
-
-@written.register
-def _(shape: shapes.Quantity) -> str:
+def _quantity(shape: shapes.Quantity) -> str:
     if shape.dimension == "none":
         return "a number"
-    units = known_units([shape.dimension])
-    density = "; per area or per capacitance too" if shape.sized else ""
-    return f"{_article(shape.dimension)} ({units}{density})"
+    article = "an" if shape.dimension[0] in "aeiou" else "a"
+    return _with_units(f"{article} {shape.dimension}", (shape.dimension,), shape.sized)
 
 
-@written.register
-def _(shape: shapes.ConstantQuantity) -> str:
-    return f"{written.dispatch(shapes.Quantity)(shape)}, or an expression of parameters"
-
-
-@written.register
-def _(shape: shapes.Number) -> str:
-    return f"a number{_span(shape.least, shape.most)}"
-
-
-@written.register
-def _(shape: shapes.UnitText) -> str:
-    if not shape.dimensions:
-        return "a unit"
-    density = "; per area or per capacitance too" if shape.sized else ""
-    return f"a unit ({known_units(shape.dimensions)}{density})"
-
-
-@written.register
-def _(shape: shapes.Integer) -> str:
-    return f"a whole number{_span(shape.least or None, shape.most)}"
-
-
-@written.register
-def _(shape: shapes.Flag) -> str:
-    return "`true` or `false`"
-
-
-@written.register
-def _(shape: shapes.Choice) -> str:
-    return " or ".join(f"`{word}`" for word in shape.words)
-
-
-@written.register
-def _(shape: shapes.Expression) -> str:
-    of = "" if shape.voltage else " that does not depend on v"
-    return f"an expression{of}; it gives {shape.gives}"
-
-
-@written.register
-def _(shape: shapes.NestedNumbers) -> str:
-    return "a number, or nested lists of numbers"
-
-
-@written.register
-def _(shape: shapes.List) -> str:
-    if shape.least == shape.most == 1:
-        return written(shape.of)
-    if shape.least == shape.most == 2:
-        return f"[first, second], each {written(shape.of)}"
-    return f"a list, each entry {written(shape.of)}"
-
-
-@written.register
-def _(shape: shapes.Named) -> str:
-    return f"a mapping by {shape.what}, each {written(shape.of)}"
-
-
-@written.register
-def _(shape: shapes.Within) -> str:
-    return f"a mapping: [{shape.section}](#{_anchor(shape.section)})"
-
-
-@written.register
-def _(shape: shapes.PartialSections) -> str:
-    links = (f"[{name}](#{_anchor(name)})" for name in shape.sections)
-    return f"a mapping with keys of {' or '.join(links)}, or null for each"
-
-
-@written.register
-def _(shape: shapes.Either) -> str:
-    return ", or ".join(map(written, shape.shapes))
+def _with_units(what: str, dimensions: tuple[str, ...], sized: bool) -> str:
+    if not dimensions:
+        return what
+    return f"{what} ({known_units(dimensions)}{'; per area or per capacitance too' * sized})"
 
 
 def _anchor(name: str) -> str:
@@ -266,7 +218,3 @@ def _span(least: float | None, most: float | None) -> str:
     if least is not None and most is not None:
         return f" from {least:g} to {most:g}"
     return "" if least is None else f", {least:g} or more"
-
-
-def _article(word: str) -> str:
-    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"

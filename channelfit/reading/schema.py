@@ -8,7 +8,6 @@ file, such as a parameter that no expression uses.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import singledispatchmethod
 from typing import Any
 
 from channelfit.reading.keys import KEYS, OPTIMIZER, SETTINGS, STOP, is_function, shapes
@@ -159,26 +158,46 @@ class _SchemaWriter:
             found["maxItems"] = shape.most
         return found
 
-    @singledispatchmethod
     def of(self, shape: Shape) -> Schema:
         """Return the schema of a shape that is no list and no choice of shapes."""
+        match shape:
+            case shapes.Text():
+                return {"type": "string" if shape.strict else list(_TEXT)}
+            case shapes.Name():
+                return {
+                    "type": "string",
+                    "pattern": f"^{NAME}$",
+                    "patternErrorMessage": "a letter, then letters, digits or _ were expected",
+                }
+            case shapes.Quantity():
+                return self._quantity(shape)
+            case shapes.UnitText():
+                return self._unit(shape)
+            case shapes.Number() | shapes.Integer():
+                found = {"minimum": shape.least, "maximum": shape.most}
+                bounds = {key: bound for key, bound in found.items() if bound is not None}
+                whole = isinstance(shape, shapes.Integer)
+                return {"type": "integer" if whole else "number"} | bounds
+            case shapes.Flag():
+                return {"type": "boolean"}
+            case shapes.Choice():
+                return {"enum": list(shape.words)}
+            case shapes.Expression():
+                return {"type": list(_TEXT)}
+            case shapes.NestedNumbers():
+                numbers = {"type": ["number", "array"], "items": {"$ref": "#/definitions/numbers"}}
+                return self._defined("numbers", numbers)
+            case shapes.Named():
+                return self._named(shape)
+            case shapes.Within():
+                return self.section(shape.section)
+            case shapes.PartialSections():
+                return self._changes(shape)
         raise LookupError(f"no schema for {shape}")
 
-    @of.register
-    def _(self, shape: shapes.Text) -> Schema:
-        return {"type": "string" if shape.strict else list(_TEXT)}
-
-    @of.register
-    def _(self, shape: shapes.Name) -> Schema:
-        return {
-            "type": "string",
-            "pattern": f"^{NAME}$",
-            "patternErrorMessage": "a letter, then letters, digits or _ were expected",
-        }
-
-    @of.register
-    def _(self, shape: shapes.Quantity) -> Schema:
-        quantity, units = _quantity(shape), _units((shape.dimension,), shape.sized)
+    def _quantity(self, shape: shapes.Quantity) -> Schema:
+        units = _units((shape.dimension,), shape.sized)
+        quantity = rf"\s*{NUMBER}\s*{unit_pattern([shape.dimension], shape.sized)}?\s*"
         name = f"quantity of {shape.dimension}{' or density' * shape.sized}"
         message = f"a number was expected{f', with or without a unit: {units}' if units else ''}"
         if isinstance(shape, shapes.ConstantQuantity):
@@ -192,8 +211,7 @@ class _SchemaWriter:
         }
         return self._defined(name.replace(" ", "-"), schema)
 
-    @of.register
-    def _(self, shape: shapes.UnitText) -> Schema:
+    def _unit(self, shape: shapes.UnitText) -> Schema:
         dimensions = shape.dimensions or all_dimensions()
         pattern = unit_pattern(dimensions, shape.sized) + "?" * ("none" in dimensions)
         schema = {
@@ -205,33 +223,7 @@ class _SchemaWriter:
         of = dimensions[0] if len(dimensions) == 1 else "any"
         return self._defined(f"unit-of-{of}{'-or-density' * shape.sized}", schema)
 
-    @of.register
-    def _(self, shape: shapes.Number) -> Schema:
-        return {"type": "number"} | _bounds(shape.least, shape.most)
-
-    @of.register
-    def _(self, shape: shapes.Integer) -> Schema:
-        return {"type": "integer"} | _bounds(shape.least, shape.most)
-
-    @of.register
-    def _(self, shape: shapes.Flag) -> Schema:
-        return {"type": "boolean"}
-
-    @of.register
-    def _(self, shape: shapes.Choice) -> Schema:
-        return {"enum": list(shape.words)}
-
-    @of.register
-    def _(self, shape: shapes.Expression) -> Schema:
-        return {"type": list(_TEXT)}
-
-    @of.register
-    def _(self, shape: shapes.NestedNumbers) -> Schema:
-        numbers = {"type": ["number", "array"], "items": {"$ref": "#/definitions/numbers"}}
-        return self._defined("numbers", numbers)
-
-    @of.register
-    def _(self, shape: shapes.Named) -> Schema:
+    def _named(self, shape: shapes.Named) -> Schema:
         found: Schema = {"type": "object", "additionalProperties": self._joined(shape.of)}
         if shape.pattern:
             found["propertyNames"] = {
@@ -242,12 +234,7 @@ class _SchemaWriter:
             found["minProperties"] = shape.least
         return found
 
-    @of.register
-    def _(self, shape: shapes.Within) -> Schema:
-        return self.section(shape.section)
-
-    @of.register
-    def _(self, shape: shapes.PartialSections) -> Schema:
+    def _changes(self, shape: shapes.PartialSections) -> Schema:
         name = f"changed-{shape.sections[0]}"
         merged: dict[str, Key] = {}
         for section in reversed(shape.sections):
@@ -276,16 +263,6 @@ def _any_of(schemas: list[Schema]) -> Schema:
     if types:
         left.append({"type": list(types) if len(types) > 1 else next(iter(types))})
     return left[0] if len(left) == 1 else {"anyOf": left}
-
-
-def _bounds(least: float | None, most: float | None) -> Schema:
-    found = {"minimum": least, "maximum": most}
-    return {key: bound for key, bound in found.items() if bound is not None}
-
-
-def _quantity(shape: shapes.Quantity) -> str:
-    """Return a pattern for the text of a quantity."""
-    return rf"\s*{NUMBER}\s*{unit_pattern([shape.dimension], shape.sized)}?\s*"
 
 
 def _units(dimensions: Iterable[str], sized: bool) -> str:
