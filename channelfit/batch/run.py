@@ -56,8 +56,8 @@ from channelfit.reading.cautions import Caution
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
 from channelfit.reading.units import shown
-from channelfit.results.enough import too_few
 from channelfit.results.identity import hash_of
+from channelfit.results.quality import too_few
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import FAILED, FINISHED, json_text
 from channelfit.tasks.executor import Executor, seconds_left, task_results

@@ -25,8 +25,7 @@ from channelfit.results.fit_folder import picture_of
 from channelfit.results.report.result_tables import result_lines, result_table
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import json_text
-from channelfit.results.run_summary import found_with_result
-from channelfit.results.saved_summary import summary_beside
+from channelfit.results.run_summary import found_with_result, summary_beside
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.joined_files import FitFile, read_fit_file
 from channelfit.search.loop import HISTORY_COLUMNS, FitResult

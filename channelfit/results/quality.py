@@ -15,7 +15,7 @@ Only samples of a weight above 0 count in any of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,3 +166,23 @@ def explained(share: float) -> str:
         return "over 99.999999 %"
     digits = min(max(1 - math.floor(math.log10(100 * left)), 0), 7) if 0 < left < 1 else 0
     return f"{100 * share:.{digits}f} %" if share > -10 else f"{100 * share:.2g} %"
+
+
+#: The exit code of a command that has written its results, of which too few are good.
+TOO_FEW = 3
+
+
+def too_few(counts: Mapping[str, int], least: int | None, what: str) -> str:
+    """Return the reason why too few of many fits are good; an empty text where enough are.
+
+    Arguments:
+        counts: how many fits are ok, check and failed.
+        least: how many have to be ok; None where it suffices that one has not failed.
+        what: their name in the sentence, such as "wells".
+    """
+    total, good = sum(counts.values()), counts.get("ok", 0)
+    if least is not None and good < least:
+        return f"{good:,} of {total:,} {what} are ok, fewer than --min-ok {least:,}"
+    if least is None and total and counts.get("failed", 0) == total:
+        return f"all {total:,} {what} failed"
+    return ""

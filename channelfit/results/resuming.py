@@ -12,8 +12,7 @@ from channelfit.reading.files import PARTIAL
 from channelfit.reading.units import shown
 from channelfit.results.checkpoint import RESUME, read_resume_file
 from channelfit.results.files import SUMMARY
-from channelfit.results.processes import host, still_runs
-from channelfit.results.run_state import CLAIM, FINISHED, STATE
+from channelfit.results.run_state import CLAIM, FINISHED, STATE, host, still_runs
 
 #: The files that a run writes before it can be resumed, beside those that are half written.
 _EARLY = re.compile(

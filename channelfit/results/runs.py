@@ -20,8 +20,15 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable
 from channelfit.results.files import FIT, HISTORY, SUMMARY
-from channelfit.results.processes import still_runs
-from channelfit.results.run_state import CLAIM, FAILED, FINISHED, INTERRUPTED, RUNNING, STATE
+from channelfit.results.run_state import (
+    CLAIM,
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    STATE,
+    still_runs,
+)
 
 #: Two states that no run can write itself.
 KILLED, UNKNOWN = "killed", "unknown"

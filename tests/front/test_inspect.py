@@ -14,8 +14,7 @@ import yaml
 
 import channelfit as cf
 from channelfit.front.kinds import load_plan
-from channelfit.front.starter import current_kind
-from channelfit.front.starter_clamp import starter_clamp
+from channelfit.front.starter import current_kind, starter_clamp
 from channelfit.problem.inspection import FileOptions, inspect_file
 from channelfit.problem.measures import leak, transient_ms
 from channelfit.reading.formats import read

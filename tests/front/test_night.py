@@ -34,7 +34,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.nights import COMMANDS
 from channelfit.reading.schema import file_schema
-from channelfit.results.processes import process_of
+from channelfit.results.run_state import process_of
 from channelfit.results.runs import is_run
 from support import json_output
 from support.places import ROOT

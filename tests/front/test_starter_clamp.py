@@ -13,7 +13,7 @@ import yaml
 
 import channelfit as cf
 from channelfit.front.kinds import load_plan
-from channelfit.front.starter_clamp import starter_clamp
+from channelfit.front.starter import starter_clamp
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.inspection import inspect_file

@@ -20,9 +20,9 @@ from channelfit.fitzhugh_nagumo import pictures
 from channelfit.fitzhugh_nagumo.simulation import Run
 from channelfit.reading import files
 from channelfit.reading.errors import InputError
-from channelfit.results.processes import host
 from channelfit.results.report import plots, print_figures
 from channelfit.results.run_folder import RunFolder
+from channelfit.results.run_state import host
 from channelfit.tasks.records import Records
 from support.places import ROOT
 
@@ -71,7 +71,6 @@ _OTHERWISE = {
     "front/batches.py": "an example in a docstring",
     "results/files.py": "opens what is written already, to wait for the disk",
     "scoring/neuron/mechanisms.py": "a temporary folder of its own",
-    "scoring/neuron/parsing.py": "a temporary folder of its own",
     "scoring/neuron/importing.py": "a temporary folder of its own",
 }
 

@@ -17,7 +17,7 @@ from channelfit.reading import memory
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.saved import read_arrays
-from channelfit.results.saved_summary import read_summary
+from channelfit.results.run_summary import read_summary
 
 SUMMARY = parse_yaml("""
 {cost: 4.0, rms_pA: 2.0, rms_relative_to_peak: 0.1, peak_pA: 20.0, variance_explained: 0.9,

@@ -27,13 +27,12 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.fit_folder import picture_of
 from channelfit.results.report import step_families
-from channelfit.results.report.curve_figures import family_figures
+from channelfit.results.report.curve_figures import autocorrelation, family_figures
 from channelfit.results.report.page_content import reported_fit
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
 from channelfit.results.report.plots import traces_figure
 from channelfit.results.report.print_figures import save_figures
-from channelfit.results.report.residuals import autocorrelation
 from channelfit.results.report.step_families import (
     StepFamily,
     boltzmann,

@@ -32,8 +32,7 @@ from channelfit.front.commands import studies
 from channelfit.front.main import main
 from channelfit.reading.errors import InputError
 from channelfit.results import checkpoint, identity
-from channelfit.results.processes import this_process
-from channelfit.results.run_state import STATE
+from channelfit.results.run_state import STATE, this_process
 from channelfit.search import journal as journals
 from channelfit.search.choose import OPTIMIZERS
 from channelfit.search.journal import Journal, Journaled

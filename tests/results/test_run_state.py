@@ -15,9 +15,9 @@ from click.testing import CliRunner
 from channelfit.front.main import main
 from channelfit.reading import files
 from channelfit.reading.errors import InputError
-from channelfit.results import processes, run_folder
-from channelfit.results.processes import still_runs, this_process
+from channelfit.results import run_folder, run_state
 from channelfit.results.resuming import cut_off_early
+from channelfit.results.run_state import still_runs, this_process
 from support.places import MODELS
 
 MODEL = MODELS / "model_b.yaml"
@@ -161,7 +161,7 @@ def test_a_state_that_cannot_be_written_is_told_once_and_ends_no_fit(tmp_path, m
 
 def test_a_process_that_has_ended_is_gone_before_its_parent_has_asked_for_it():
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    told = {"pid": child.pid, "started": processes._started(child.pid), "host": processes.host()}
+    told = {"pid": child.pid, "started": run_state._started(child.pid), "host": run_state.host()}
     assert still_runs(told) is True
     child.kill()
     until(lambda: still_runs(told) is False)

@@ -14,7 +14,7 @@ from typing import Any
 
 from channelfit.front.watching.answers import Watched
 from channelfit.front.watching.server import Server
-from channelfit.results.processes import this_process
+from channelfit.results.run_state import this_process
 
 #: What a run says that goes on in this very process.
 TOLD: dict[str, Any] = {

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -23,16 +23,14 @@ from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
 from channelfit.front.progress import compilations_shown, nothing_collected
+from channelfit.front.verbs.batch import BatchOptions
 from channelfit.reading.cautions import Caution
 from channelfit.reading.texts import printable
 from channelfit.results.checkpoint import arguments_of
-from channelfit.results.enough import TOO_FEW, too_few
+from channelfit.results.quality import TOO_FEW, too_few
 from channelfit.results.report import terminal
 from channelfit.results.resuming import check_stopped
 from channelfit.results.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.batch import BatchOptions
 
 #: The most reasons that the summary lists.
 _REASONS = 8

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -24,20 +24,18 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options, prefix_of, unfinished_folder
 from channelfit.front.progress import WorkProgress, compilations_shown
 from channelfit.front.unfinished import UnfinishedRun
+from channelfit.front.verbs.curves import CurvesOptions
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import whole, writing
 from channelfit.reading.texts import printable
 from channelfit.reading.units import parse_quantity, shown
-from channelfit.results.enough import TOO_FEW, too_few
+from channelfit.results.quality import TOO_FEW, too_few
 from channelfit.results.report import plots, terminal
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import file_name
 from channelfit.tasks.cluster import open_cluster
 from channelfit.tasks.executor import Executor, SerialExecutor, task_results
 from channelfit.tasks.result_store import ResultStore
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.curves import CurvesOptions
 
 #: The most reasons that the summary lists.
 _REASONS = 8

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from channelfit.front.commands.inputs import warn
+from channelfit.front.verbs.fits import ExportOptions
 from channelfit.problem.clamp import left_out
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import save_text
@@ -16,9 +16,6 @@ from channelfit.results.export.kinds import KINDS, exported, kind_of
 from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import read_subject
 from channelfit.results.run_folder import file_name
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.fits import ExportOptions
 
 
 def export(options: ExportOptions) -> None:

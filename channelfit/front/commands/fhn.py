@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -24,6 +24,7 @@ from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
 from channelfit.front.unfinished import UnfinishedRun
+from channelfit.front.verbs.fhn import FhnOptions
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.identity import hardware
@@ -32,9 +33,6 @@ from channelfit.results.run_folder import check_folder
 from channelfit.results.run_state import plain
 from channelfit.tasks.result_store import ResultStore
 from channelfit.tasks.worker import software
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.fhn import FhnOptions
 
 
 @dataclass(frozen=True, eq=False)

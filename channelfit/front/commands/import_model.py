@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from channelfit.front.importing import translate
+from channelfit.front.verbs.models import ImportOptions
 from channelfit.model.imports.document import Imported
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import save_text, writing
 from channelfit.reading.texts import names_in, printable
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.models import ImportOptions
 
 _UNPROVEN = 1
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -21,13 +21,15 @@ from channelfit.front.commands.inspect import clamp_words, file_options
 from channelfit.front.kinds import load_plan
 from channelfit.front.starter import (
     CurrentKind,
+    StarterClamp,
     conductance_range,
     current_kind,
     model_document,
     rest_ms,
     shipped_models,
+    starter_clamp,
 )
-from channelfit.front.starter_clamp import StarterClamp, starter_clamp
+from channelfit.front.verbs.recordings import InitOptions
 from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model_file import load_model
 from channelfit.problem.inspection import FileOptions, Inspection, inspect_file, less
@@ -39,9 +41,6 @@ from channelfit.reading.files import save_text, writing
 from channelfit.reading.texts import printable, stem_of
 from channelfit.reading.units import shown, unit_factor
 from channelfit.results.report.terminal import short_number
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.recordings import InitOptions
 
 #: The share of another recording's largest current below which a blocker may have acted.
 _BLOCKED = 0.6

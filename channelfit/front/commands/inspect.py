@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from channelfit.front.commands.inputs import picture_file, save_picture, warn
 from channelfit.front.kinds import load_plan, with_currents
+from channelfit.front.verbs.recordings import InspectOptions, RecordingOptions
 from channelfit.problem.experiment import Experiment
 from channelfit.problem.inspection import FileOptions, Inspection, inspect_file
 from channelfit.problem.measures import noise_pA
@@ -27,9 +28,6 @@ from channelfit.reading.formats import Contents
 from channelfit.reading.texts import stem_of
 from channelfit.reading.units import parse_quantity
 from channelfit.results.report.terminal import PlainConsole, short_number
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.recordings import InspectOptions, RecordingOptions
 
 #: Rows of a protocol, and members of a family, that are printed.
 _MOST_ROWS, _MOST_VALUES = 16, 6

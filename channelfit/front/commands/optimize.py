@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import numpy as np
@@ -18,6 +18,7 @@ from channelfit.front.interrupts import exit_code, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
 from channelfit.front.progress import compilations_shown, nothing_collected
+from channelfit.front.verbs.fits import OptimizeOptions
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.report import result_tables, terminal
@@ -27,9 +28,6 @@ from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import json_text
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.plan import FitPlan
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.fits import OptimizeOptions
 
 #: More parameters than this are not listed on the screen; they stand in the results' folder.
 _MOST_ROWS = 64

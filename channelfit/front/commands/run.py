@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,6 +19,7 @@ from channelfit.front.night.record import NightRecord, file_of, record_of
 from channelfit.front.night.screen import NightScreen
 from channelfit.front.night.summary import PAGE, SUMMARY, print_summary, summary_of, write_summary
 from channelfit.front.progress import compilations_shown
+from channelfit.front.verbs.runs import RunOptions
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.reading.units import shown
@@ -26,9 +27,6 @@ from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import default_folder
 from channelfit.results.run_state import FINISHED, INTERRUPTED
 from channelfit.tasks.cluster_file import is_local
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.runs import RunOptions
 
 #: The exit code of a night of which not all jobs have finished.
 SOME_FAILED = 3

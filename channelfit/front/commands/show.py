@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from channelfit.front import kinds
 from channelfit.front.commands.inputs import load_channel, picture_file, save_picture
 from channelfit.front.commands.validate import protocols_of
+from channelfit.front.verbs.models import ShowOptions
 from channelfit.functions.function import FunctionProblem
 from channelfit.functions.function import describe as describe_function
 from channelfit.functions.source import FunctionSource
@@ -25,9 +25,6 @@ from channelfit.results.report.scheme import scheme_figure
 from channelfit.scoring.kernels.cpu_source import CpuSource
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.neuron.nmodl import nmodl_text
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.models import ShowOptions
 
 
 def _show_function(problem: FunctionProblem, source: str | None, dtype: str, file: Path) -> None:

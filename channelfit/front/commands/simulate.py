@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,15 +11,13 @@ from channelfit.front.commands.inputs import model_with_values
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.progress import compilations_shown
 from channelfit.front.simulation import simulated
+from channelfit.front.verbs.models import SimulateOptions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.files import writing
 from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.run_folder import file_name
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.models import SimulateOptions
 
 
 def simulate(options: SimulateOptions, writer: ReportWriter) -> None:

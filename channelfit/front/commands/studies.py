@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,6 +14,7 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.kinds import load_plan, with_currents
 from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Computation, StudyRequest, compare_plans, study
+from channelfit.front.verbs.fits import CompareOptions, UncertaintyOptions
 from channelfit.reading.errors import InputError
 from channelfit.reading.texts import names_in, printable
 from channelfit.results.checkpoint import StudyCheckpoint
@@ -25,9 +26,6 @@ from channelfit.scoring.scorer import Scorer, make_scorer
 from channelfit.search.fit_tasks import FitTasks
 from channelfit.search.journal import JournaledChannel
 from channelfit.search.plan import FitPlan
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.fits import CompareOptions, UncertaintyOptions
 
 #: The files of a study beside `uncertainty.json`, each only if requested or needed.
 _FILES = (

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from channelfit.front.commands.inputs import load_channel
+from channelfit.front.verbs.models import ValidateOptions
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.extreme_rates import examples, extremes, failing, fastest_rates, voltages_of
@@ -26,9 +27,6 @@ from channelfit.scoring.neuron.comparison import OracleComparison, compare, rand
 from channelfit.scoring.neuron.oracle import NeuronOracle
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.space import middle
-
-if TYPE_CHECKING:
-    from channelfit.front.verbs.models import ValidateOptions
 
 STEP_TOLERANCE, VARYING_TOLERANCE = 1e-5, 1e-4
 #: 1/ms, of the rates of random parameter sets; those of the file's own values are what they are.

@@ -39,8 +39,7 @@ from channelfit.reading.second_process import own_group
 from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import sha256_of
 from channelfit.results.identity import differences
-from channelfit.results.processes import process_of
-from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING
+from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, process_of
 from channelfit.results.runs import find_run
 
 #: The program of a job. It imports from where this process does and, by -P, not from the folder of

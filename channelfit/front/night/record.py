@@ -20,8 +20,16 @@ from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import discard_partial, opened, write_text, writing
 from channelfit.results.files import fault_of, make_folder
-from channelfit.results.processes import still_runs, this_process
-from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, moment, plain
+from channelfit.results.run_state import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    RUNNING,
+    moment,
+    plain,
+    still_runs,
+    this_process,
+)
 from channelfit.results.runs import NIGHT
 from channelfit.tasks.records import lock
 

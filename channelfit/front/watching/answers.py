@@ -15,8 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from channelfit.front.watching.figures import cost_figure, traces_figure
-from channelfit.front.watching.traces import traces_so_far
+from channelfit.front.watching.traces import cost_figure, traces_figure, traces_so_far
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import read_plain
 from channelfit.reading.texts import printable

@@ -31,7 +31,6 @@ from channelfit.model.nmodl_comment import Metadata, Row, metadata_lines
 from channelfit.model.terms import product, symbol
 from channelfit.reading.errors import InputError
 from channelfit.reading.units import shown
-from channelfit.results.export.digits import cost_of_six_digits
 from channelfit.results.export.ions import (
     check_apart,
     exclusive_part,
@@ -40,7 +39,7 @@ from channelfit.results.export.ions import (
     keeps_reversal,
     live_factors,
 )
-from channelfit.results.export.subject import CellMembrane, Known, Subject
+from channelfit.results.export.subject import CellMembrane, Known, Subject, cost_of_six_digits
 from channelfit.scoring.neuron.nmodl import (
     SPANS,
     UNITS,

@@ -15,14 +15,17 @@ from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import parse_expression
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import words_of_clamps
-from channelfit.problem.protocol import load_protocol
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.waves import Constant, Segment
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import is_function
 from channelfit.reading.units import parse_quantity
 from channelfit.results.export.provenance import Provenance, as_mapping, provenance_of
 from channelfit.results.files import fit_file
-from channelfit.results.saved_summary import summary_beside
+from channelfit.results.run_summary import summary_beside
+from channelfit.scoring.reference import ReferenceScorer
 from channelfit.search.fit_file import first_temperature
 from channelfit.search.joined_files import read_fit_file
 
@@ -396,3 +399,31 @@ def _quantity(text: Any, channel: ChannelModel) -> float:
     expression = parse_expression(text, channel.parameter_names)
     values = dict(zip(channel.parameter_names, channel.values().tolist(), strict=True))
     return float(evaluate(expression, values))
+
+
+#: ms and mV of the steps under which the currents are compared.
+_STEP_MS, _SAMPLING_MS, _STEPS_MV = 40.0, 0.2, (-120.0, -60.0, -40.0, -20.0, 0.0, 20.0, 60.0)
+
+
+def six_digits(value: float) -> float:
+    """Return the value that NEURON keeps of a number in a PARAMETER block."""
+    return float(f"{value:.6g}")
+
+
+def cost_of_six_digits(subject: Subject) -> float:
+    """Return how far currents with six digits of each parameter are from those with all digits.
+
+    Returns: the largest difference over the largest current, under steps from -120 to +60 mV.
+    """
+    rows = subject.channel.parameters
+    values = subject.channel.values()
+    kept = [x if p.name == CELSIUS else six_digits(x) for p, x in zip(rows, values, strict=True)]
+    if (values == np.array(kept)).all():
+        return 0.0
+    tail = Segment(_STEP_MS, 1.5 * _STEP_MS, Constant(subject.holding_mV))
+    sweeps = tuple((Segment(0.0, _STEP_MS, Constant(v)), tail) for v in _STEPS_MV)
+    protocol = Protocol("steps", subject.holding_mV, _SAMPLING_MS, sweeps)
+    problem = Problem(subject.channel, (Experiment(protocol),))
+    traces = ReferenceScorer(problem).simulate(np.column_stack([values, kept]))[0]
+    exact, rounded = traces[:, :, 0], traces[:, :, 1]
+    return float(np.nanmax(np.abs(exact - rounded)) / max(np.nanmax(np.abs(exact)), 1e-300))

@@ -32,8 +32,7 @@ from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.second_process import end as end_second_process
 from channelfit.reading.second_process import read_in_process
-from channelfit.scoring.neuron.mechanisms import check_compiler
-from channelfit.scoring.neuron.parsing import parse_nmodl
+from channelfit.scoring.neuron.mechanisms import check_compiler, parse_nmodl
 
 Array = npt.NDArray[np.float64]
 #: Takes a model with values and a protocol; gives its currents (n_sweeps, n_times_max), pA.
