@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +70,10 @@ def fhn(
         >>> run.v.shape, bool(run.v[-1, 0, -2] > 0.9)
         ((2, 1, 101), True)
     """
-    equation = Equation(*(_numbers(value) for value in (a, gamma, epsilon, diffusion)))
+    numbers = (a, gamma, epsilon, diffusion)
+    equation = Equation(
+        *(x if isinstance(x, int | float) else np.asarray(x, float) for x in numbers)
+    )
     pulses = tuple(inputs.pulse(p) if isinstance(p, str) else p for p in stimuli)
     cable = Cable(nodes, dx, left, right, pulses)
     if isinstance(initial, str):
@@ -89,8 +92,3 @@ def fhn(
     if dt is not None or tolerance is not None:
         raise InputError("auto chooses the step; give an error instead", key="dt, tolerance")
     return choice.solve(made, v, w, moments, inputs.AUTO_ERROR if error is None else error)
-
-
-def _numbers(value: Any) -> Any:
-    """Return a number as it is, several as an array."""
-    return value if isinstance(value, int | float) else np.asarray(value, dtype=float)

@@ -198,17 +198,14 @@ def _channel(
     else:
         fit_file = read_fit_file(Path(model))
         kinds.refuse_function(fit_file)
-    beside = replace(fit_file, document=_with_section(fit_file.document, section))
+    # a clamp in the section may use parameters of its own
+    own = {**(fit_file.document.get("fit") or {}), **section}
+    beside = replace(fit_file, document={**fit_file.document, "fit": own})
     channel = model.channel if isinstance(model, Model) else beside.build_model()
     first = next((one for one in temperatures if one is not None), None)
     if first is not None:
         channel = FitFile(beside.document, CALL, CALL).build_model(first)
     return channel, fit_file.model_document
-
-
-def _with_section(document: Mapping[str, Any], section: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with a fit section, whose clamps may use parameters of their own."""
-    return {**document, "fit": {**(document.get("fit") or {}), **section}}
 
 
 def with_cost(plan: FitPlan, cost: Cost) -> FitPlan:

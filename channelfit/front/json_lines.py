@@ -155,7 +155,10 @@ class JsonLines:
         with interrupts.held():
             if error is not None:
                 state, code = _how_it_ended(error)
-                self._end |= {"state": state, "exit_code": code, "reason": _reason(error)}
+                reason = str(error) or type(error).__name__
+                if isinstance(error, KeyboardInterrupt):
+                    reason = "interrupted"
+                self._end |= {"state": state, "exit_code": code, "reason": reason}
                 folder = self._end["folder"]
                 if folder is not None and not Path(folder).is_dir():  # nothing was worth keeping
                     self._end["folder"] = None
@@ -298,9 +301,3 @@ def _how_it_ended(error: BaseException) -> tuple[str, int]:
     if interrupts.have_come():  # it came out of a library as an error of its own
         return INTERRUPTED, interrupts.exit_code()
     return FAILED, 1
-
-
-def _reason(error: BaseException) -> str:
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    return str(error) or type(error).__name__

@@ -42,7 +42,11 @@ def arguments_again(
             )
     try:
         typed = words_of_the_run(run, command)
-        again = _as_if_typed(command, typed, context, run)
+        try:
+            again = command.make_context(str(command.name), typed, parent=context.parent)
+        except click.UsageError as error:
+            message = f"is damaged: {error.format_message()}"
+            raise InputError(message, run / "resume.json") from None
     except InputError:
         from channelfit.front.json_lines import JsonLines  # loads NumPy
 
@@ -72,20 +76,6 @@ def end_if_finished(
         lines.result(place if place.is_dir() else place.parent, [place] if place.is_file() else [])
         click.echo(f"{printable(str(place))}: this run has finished; {_NOTHING}", err=True)
     context.exit(0)
-
-
-def _as_if_typed(
-    command: click.Command, typed: list[str], context: click.Context, run: Path
-) -> click.Context:
-    """Return a context with the arguments of a run, which the command line has checked.
-
-    Raises:
-        InputError: an argument that the command does not take.
-    """
-    try:
-        return command.make_context(str(command.name), typed, parent=context.parent)
-    except click.UsageError as error:
-        raise InputError(f"is damaged: {error.format_message()}", run / "resume.json") from None
 
 
 def words_of_the_run(run: Path, command: click.Command) -> list[str]:

@@ -77,7 +77,8 @@ def current_kind(found: Inspection) -> CurrentKind:
     way = "inward" if inward else "outward"
     words = [f"the largest current is {way}, {short_number(peak.raw_pA)} pA at {v:.4g} mV"]
     if is_tail:
-        step = _step_before(found, segment[0])
+        room = max(5 * found.sampling_ms, 0.5)
+        step = abs(_mean_current(found, max(segment[0] - room, 0.0), segment[0]))
         reversal = _INWARD if _inward_before(found, segment[0]) else _OUTWARD
         hook = abs(peak.current_pA) / _drive(v, reversal) > _HOOK * step / _drive(before, reversal)
         words.append(f"it is a tail after {before:.4g} mV")
@@ -139,12 +140,6 @@ def _share_left(found: Inspection, end: float) -> float:
     assert found.peak is not None
     room = max(0.1 * (end - found.peak.time_ms), 2 * found.sampling_ms)
     return _mean_current(found, end - room, end) / found.peak.current_pA
-
-
-def _step_before(found: Inspection, start: float) -> float:
-    """Return the size of the current just before a segment begins, pA."""
-    room = max(5 * found.sampling_ms, 0.5)
-    return abs(_mean_current(found, max(start - room, 0.0), start))
 
 
 def _drive(v: float, reversal: tuple[float, float]) -> float:

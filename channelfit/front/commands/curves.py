@@ -61,9 +61,19 @@ def _fit(lines: JsonLines, options: CurvesOptions) -> str:
     formula, files = formula_and_inputs(options)
     if sigma is not None and data.suffix.lower() == ".npy":
         sigma = str(Path(sigma).absolute())
-    settings = _settings(options)
+    settings = CurveSettings(
+        options.backend,
+        options.dtype,
+        options.method,
+        options.covariance,
+        options.seed,
+        options.particles,
+        options.iterations,
+    )
     chosen = settings.chosen_backend()
-    folder = unfinished_folder(options.resume or _prefix(options.out, data, formula))
+    out = options.out or Path(".")
+    out = out / file_name(f"{data.stem}-{formula.name}") if out.is_dir() else out
+    folder = unfinished_folder(options.resume or out)
     prefix = prefix_of(folder)
     read = [Path(options.curve), data, *files.values(), *([Path(sigma)] if sigma else [])]
     _refuse_to_replace(prefix, read)
@@ -122,18 +132,6 @@ def _reported(
     return lacking
 
 
-def _settings(options: CurvesOptions) -> CurveSettings:
-    return CurveSettings(
-        options.backend,
-        options.dtype,
-        options.method,
-        options.covariance,
-        options.seed,
-        options.particles,
-        options.iterations,
-    )
-
-
 def _arguments(
     options: CurvesOptions, files: Mapping[str, Path], sigma: str | None, backend: str
 ) -> dict[str, Any]:
@@ -155,11 +153,6 @@ def formula_and_inputs(options: CurvesOptions) -> tuple[Curve, dict[str, Path]]:
     held = {name: _number(name, value) for name, value in _pairs(options.fixed, "--fix")}
     files = {name: Path(file) for name, file in _pairs(options.inputs, "--input")}
     return formula.with_fixed(held), files
-
-
-def _prefix(out: Path | None, data: Path, formula: Curve) -> Path:
-    prefix = out or Path(".")
-    return prefix / file_name(f"{data.stem}-{formula.name}") if prefix.is_dir() else prefix
 
 
 def _result_file(prefix: Path, ending: str) -> Path:

@@ -66,7 +66,8 @@ def init(options: InitOptions) -> None:
     commands = {
         place: each.protocol
         for place, each in zip(protocols, found, strict=True)
-        if each.protocol is not None and not _is_written(each.protocol, place)
+        if each.protocol is not None
+        and not (place.exists() and _same_command(load_protocol(place), each.protocol))
     }
     texts = {}
     if model_file is None:
@@ -156,11 +157,6 @@ def _refuse_existing(places: Sequence[Path]) -> None:
 def _tables_of(place: Path) -> Iterator[Path]:
     """Yield the tables of recorded commands that stand beside a protocol file."""
     return place.parent.glob(f"{glob.escape(place.stem)}_command*.csv")
-
-
-def _is_written(protocol: Protocol, place: Path) -> bool:
-    """Return whether a file holds the same command already, so that it need not be written."""
-    return place.exists() and _same_command(load_protocol(place), protocol)
 
 
 def _protocol_files(found: Sequence[Inspection], folder: Path) -> list[Path]:
@@ -337,7 +333,8 @@ def _recording_lines(found: Inspection, how: FileOptions, folder: Path) -> Itera
     if not current.unit:
         row["unit"] = found.unit
         why = "as --unit says"
-    yield f"{_flow('current', row)}    # {_comment(why)}"
+    in_one_line = " ".join(dump_yaml({"current": row}).split("\n")).rstrip()
+    yield f"{in_one_line}    # {_comment(why)}"
     if not math.isfinite(contents.sampling_ms):
         yield f"sampling: {found.sampling_ms:.9g} ms"
     for key, value in (("layout", how.layout), ("decimal", how.decimal)):
@@ -414,11 +411,6 @@ def _entry(key: str, value: str) -> str:
     """Return a key and a text as one line of YAML."""
     listed = " ".join(dump_yaml({key: [value]}).split("\n")).rstrip()  # "key: [value]"
     return f"{key}: {listed[len(key) + 3 : -1]}"
-
-
-def _flow(key: str, row: dict[str, Any]) -> str:
-    """Return a key and a mapping of texts as one line of YAML."""
-    return " ".join(dump_yaml({key: row}).split("\n")).rstrip()
 
 
 def _relative(file: Path, folder: Path) -> str:

@@ -23,11 +23,8 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.texts import printable
 from channelfit.results.report import result_tables, terminal
 from channelfit.results.report.report_writer import ReportWriter
-from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import json_text
-from channelfit.scoring.scorer import Scorer
-from channelfit.search.plan import FitPlan
 
 #: More parameters than this are not listed on the screen; they stand in the results' folder.
 _MOST_ROWS = 64
@@ -67,23 +64,14 @@ def _fitted(
                 )
                 if chunk is not None:
                     scorer.limit_launches(chunk)
-                _score_one(fit, scorer, screen)
+                screen.begin("scoring the first candidate")  # which compiles the kernels
+                scorer.score(fit.space.to_physical(np.full((fit.space.n_free, 1), 0.5)))
             lines.folder(run_folder.claim_default(fit.name).path)
             folder = kinds.fit_folder(run_folder, fit, writer)
             with workers(options.cluster, screen) as executor:
-                found = run(fit, scorer, folder, screen, arguments, _command(), executor)
+                command = shlex.join(["channelfit", *sys.argv[1:]])
+                found = run(fit, scorer, folder, screen, arguments, command, executor)
     return folder.path, json.loads(json_text(found.summary))
-
-
-def _command() -> str:
-    """Return the command line of this process, as a shell takes it."""
-    return shlex.join(["channelfit", *sys.argv[1:]])
-
-
-def _score_one(fit: FitPlan, scorer: Scorer, screen: SearchScreen) -> None:
-    """Score a candidate, so that the kernels are compiled before the search begins."""
-    screen.begin("scoring the first candidate")
-    scorer.score(fit.space.to_physical(np.full((fit.space.n_free, 1), 0.5)))
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:

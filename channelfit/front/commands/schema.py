@@ -41,7 +41,8 @@ def schema(kind: str | None, out: Path | None, to: str) -> None:
             raise InputError(f"name one of {', '.join(FILES)}, a section, or a folder with --out")
         click.echo(_text(names[0]))
     else:
-        files = {name: _path(out, name) for name in names}
+        words = {name: name.replace(" ", "-") for name in names}
+        files = {name: out / f"channelfit-{word}.schema.json" for name, word in words.items()}
         for name, path in files.items():
             _write(path, _text(name) + "\n")
         if kind is None:
@@ -63,10 +64,6 @@ def _text(name: str) -> str:
     """Return the schema of a kind of file or of a section as JSON."""
     found = file_schema(name) if name in FILES else section_schema(name)
     return json.dumps(found, indent=1)
-
-
-def _path(out: Path, name: str) -> Path:
-    return out / f"channelfit-{name.replace(' ', '-')}.schema.json"
 
 
 def _write(path: Path, text: str) -> None:

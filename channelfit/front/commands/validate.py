@@ -161,18 +161,14 @@ def _protocols(
 ) -> list[Protocol]:
     if protocol_files:
         return [load_protocol(path) for path in protocol_files]
-    return protocols_of(document, file) or [_usual_steps()]
-
-
-def _usual_steps() -> Protocol:
-    """Return steps that most channels open and close in, for a file that names no protocol."""
-    return Protocol.steps(
+    usual = Protocol.steps(  # in which most channels open and close
         name="steps of 100 ms",
         holding=-80,
         levels=range(-120, 61, 20),
         duration=100,
         sampling=0.1,
     )
+    return protocols_of(document, file) or [usual]
 
 
 def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:

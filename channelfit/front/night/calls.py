@@ -50,7 +50,8 @@ class Call:
 
     def __init__(self, night: Night, job: Job, command: click.Command) -> None:
         self.night, self.job, self.command = night, job, command
-        self._known = _parameters(command)
+        known = _all_parameters(command).items()
+        self._known = {name: p for name, p in known if name not in _OWN}
         for name in job.arguments:
             self._check(self._parameter(name), name, job.arguments[name])
         for name, parameter in self._known.items():
@@ -187,11 +188,6 @@ def _all_parameters(command: click.Command) -> dict[str, click.Parameter]:
             name = _long(parameter).lstrip("-")
         found[name] = parameter
     return found
-
-
-def _parameters(command: click.Command) -> dict[str, click.Parameter]:
-    """Return the arguments and options that a job may set."""
-    return {name: p for name, p in _all_parameters(command).items() if name not in _OWN}
 
 
 def _long(parameter: click.Parameter) -> str:

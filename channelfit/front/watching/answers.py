@@ -90,7 +90,8 @@ class Watched:
                 continue
         # two stable sorts: by state, and by time within a state
         found.sort(key=lambda one: one[1].text("started") or one[1].text("updated"), reverse=True)
-        found.sort(key=lambda one: _rank(one[1].state))
+        rank = dict(zip(_ORDER, range(len(_ORDER)), strict=True))
+        found.sort(key=lambda one: rank.get(one[1].state, len(_ORDER)))
         return found
 
     def _candidates(self) -> list[Path]:
@@ -224,16 +225,14 @@ class _TracesSoFar:
             if signature is None:
                 return {"trouble": "No fit has been saved yet."}
             if signature != self._signature and now >= self._not_before:
-                self._signature, self._answer = signature, self._compute()
+                self._signature = signature
+            try:
+                self._answer = {"experiments": traces_so_far(self._file)}
+            except InputError as error:
+                self._answer = {"trouble": printable(f"They cannot be computed: {error}")}
                 ended = time.monotonic()
                 self._not_before = ended + _PAUSE * (ended - now)
             return self._answer
-
-    def _compute(self) -> Row:
-        try:
-            return {"experiments": traces_so_far(self._file)}
-        except InputError as error:
-            return {"trouble": printable(f"They cannot be computed: {error}")}
 
 
 def _signature(file: Path) -> tuple[int, int, int] | None:
@@ -246,11 +245,6 @@ def _signature(file: Path) -> tuple[int, int, int] | None:
 
 
 # --- in words -------------------------------------------------------------------------------------
-
-
-def _rank(state: str) -> int:
-    """Return the place of a state in the queue; the states of ended runs share the last."""
-    return _ORDER.index(state) if state in _ORDER else len(_ORDER)
 
 
 def _queue_row(run_id: str, run: FoundRun) -> Row:
