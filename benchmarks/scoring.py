@@ -71,7 +71,7 @@ def neuron_rate(model: ChannelModel, protocols: list[Protocol], n: int = 10) -> 
 
     h = neuron_hoc()
     mod = ROOT / "tests" / "mod" / f"{model.name}.mod"
-    oracle = NeuronOracle(model, mod if mod.is_file() else None, method="fixed")
+    oracle = NeuronOracle(model, mod if mod.is_file() else None)
     h.load_file("stdrun.hoc")
     h.CVode().active(False)
     section = h.Section(name="clamped")

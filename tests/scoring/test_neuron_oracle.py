@@ -334,26 +334,6 @@ def test_the_mechanisms_own_initial_block_finds_the_steady_state(neuron: Any, na
     assert apart(own, NeuronOracle(channel).simulate(STEPS, p)) < 1e-6
 
 
-# --- NEURON's fixed steps
-
-
-@pytest.mark.parametrize(
-    ("name", "protocol", "order"), [("model_b", STEPS, 1), ("na_hh", WAVES, 2)]
-)
-def test_fixed_steps_converge_with_their_order(
-    neuron: Any, name: str, protocol: Protocol, order: int
-) -> None:
-    channel = model(name)
-    p = channel.values()
-    exact, oracle = (
-        NeuronOracle(channel).simulate(protocol, p),
-        NeuronOracle(channel, None, "fixed"),
-    )
-    sizes = np.array([0.02, 0.01, 0.005])
-    errors = [apart(oracle.simulate(protocol, p, h), exact) for h in sizes]
-    assert np.polyfit(np.log(sizes), np.log(errors), 1)[0] == pytest.approx(order, abs=0.2)
-
-
 # --- currents of any terms
 
 

@@ -37,7 +37,6 @@ from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
 
 Array: TypeAlias = npt.NDArray[np.float64]
-Method = Literal["cvode", "fixed"]
 
 #: The absolute tolerance of an occupancy; the error of a trace is about a hundred times larger.
 TOLERANCE = 1e-12
@@ -92,10 +91,6 @@ class NeuronOracle:
         model: the channel.
         mod_file: a POINT_PROCESS written by hand, whose RANGE variables have the names of the
             model's parameters and whose ``i`` is in nA; without it NMODL is generated.
-        method: "cvode" for adaptive steps, or "fixed" for the fixed steps of NEURON with the
-            METHOD that the mechanism names. With fixed steps gates (cnexp) are exact at constant
-            voltage, schemes (sparse) are of order one, and a varying voltage is that in the middle
-            of a step.
         initial: "model" sets the occupancies at the start to the steady state of the model's
             rates, and is the default for generated mechanisms; "mechanism" leaves them to the
             mechanism's INITIAL block, and is the default for mechanisms written by hand.
@@ -111,12 +106,9 @@ class NeuronOracle:
         self,
         model: ChannelModel,
         mod_file: str | os.PathLike[str] | None = None,
-        method: Method = "cvode",
         initial: Literal["model", "mechanism"] | None = None,
     ) -> None:
-        if method not in ("cvode", "fixed"):
-            raise ValueError(f'method "{method}" is neither "cvode" nor "fixed"')
-        self.model, self.method = model, method
+        self.model = model
         self.names = nmodl_names(model, "point_process")
         if mod_file is None:
             text = nmodl_text(_without_values(model), "point_process", "oracle")
@@ -158,16 +150,12 @@ class NeuronOracle:
         for name, value in zip(self.model.parameter_names, values, strict=True):
             setattr(channel, self.parameters[name], float(value))
 
-    def simulate(
-        self, protocol: Protocol, parameters: npt.ArrayLike, max_step_ms: float | None = None
-    ) -> Array:
+    def simulate(self, protocol: Protocol, parameters: npt.ArrayLike) -> Array:
         """Compute the current with NEURON.
 
         Arguments:
             protocol: the protocol, with at most 16 sines in a segment.
             parameters: (n_parameters,) in base units.
-            max_step_ms: the longest step. Without it CVODE chooses its steps, and "fixed" makes
-                one step for each sample.
 
         Returns:
             (n_sweeps, n_times_max) pA, outward positive; NaN after the end of a shorter sweep. A
@@ -181,11 +169,9 @@ class NeuronOracle:
             self.set_parameters(cell.channel, values)
             for sweep in range(protocol.n_sweeps):
                 if sweep == 0 or not protocol.carry_over:
-                    cell.start(protocol.holding_mV, values, max_step_ms or protocol.sampling_ms)
+                    cell.start(protocol.holding_mV, values)
                 elif protocol.rest_ms:
                     cell.hold(protocol.resting_mV, protocol.rest_ms)
-                if max_step_ms and self.method == "cvode":
-                    cell.solver.maxstep(max_step_ms)
                 cell.run_sweep(protocol, sweep, out[sweep])
         return out
 
@@ -214,7 +200,6 @@ class _Compartment:
 
     def __init__(self, oracle: NeuronOracle) -> None:
         self.oracle = oracle
-        self.step_ms = math.inf
 
     def __enter__(self) -> Self:
         h = self.h = neuron_hoc()
@@ -223,8 +208,6 @@ class _Compartment:
             self.solver.active(),
             self.solver.atol(),
             self.solver.rtol(),
-            self.solver.maxstep(),
-            h.dt,
             h.t,
             h.secondorder,
         )
@@ -236,11 +219,9 @@ class _Compartment:
         self.place = self.section(0.5)
         self.channel = getattr(h, self.oracle._mechanism)(self.place)
         self.clamp = getattr(h, self.oracle._clamp)(self.place)
-        adaptive = self.oracle.method == "cvode"
-        self.solver.active(adaptive)
-        if adaptive:
-            self.solver.atol(self.oracle._tolerance)
-            self.solver.rtol(0)
+        self.solver.active(True)
+        self.solver.atol(self.oracle._tolerance)
+        self.solver.rtol(0)
         h.secondorder = 0
         return self
 
@@ -248,15 +229,13 @@ class _Compartment:
         h = self.h
         del self.channel, self.clamp, self.place
         self.section = None
-        active, atol, rtol, longest, h.dt, h.t, h.secondorder = self._before
+        active, atol, rtol, h.t, h.secondorder = self._before
         self.solver.atol(atol)
         self.solver.rtol(rtol)
-        self.solver.maxstep(longest)
         self.solver.active(active)
 
-    def start(self, holding_mV: float, values: Array, step_ms: float) -> None:
+    def start(self, holding_mV: float, values: Array) -> None:
         """Start at time 0, in the steady state of the holding potential."""
-        self.step_ms = step_ms
         self._command(holding_mV)
         self.h.finitialize(holding_mV)
         if self.oracle.initial == "model":
@@ -266,9 +245,8 @@ class _Compartment:
 
     def hold(self, v_mV: float, duration_ms: float) -> None:
         """Hold a constant voltage for a time without recording the current."""
-        wave = _Wave(0.0, v_mV)
-        self._begin(wave, 0.0)
-        self._advance(duration_ms, wave, 0.0)
+        self._begin(_Wave(0.0, v_mV), 0.0)
+        self._advance(duration_ms)
 
     def run_sweep(self, protocol: Protocol, sweep: int, row: Array) -> None:
         """Run a sweep of the protocol and write its currents, pA, to row (n_times_max,)."""
@@ -277,10 +255,10 @@ class _Compartment:
             for start, end, wave in _pieces(segment):
                 self._begin(wave, start)
                 while sample < last and sample * period < end - TIME_TOLERANCE * period:
-                    self._advance(max(sample * period, start) - start, wave, start)
+                    self._advance(max(sample * period, start) - start)
                     row[sample] = self._current()
                     sample += 1
-                self._advance(end - start, wave, start)
+                self._advance(end - start)
 
     # NEURON's clock starts at 0 with every piece of the command. At a late t, the first steps after
     # a jump would be lost in rounding.
@@ -288,9 +266,6 @@ class _Compartment:
     def _begin(self, wave: _Wave, start_ms: float) -> None:
         """Begin a new piece of the command at this time of the sweep."""
         self.h.t = 0.0
-        if self.oracle.method == "fixed":
-            self._command(wave.voltage_at(start_ms))
-            return
         clamp = self.clamp
         clamp.since = wave.since_ms - start_ms
         clamp.offset, clamp.slope, clamp.count = wave.offset_mV, wave.slope, len(wave.terms)
@@ -302,24 +277,14 @@ class _Compartment:
         self.place.v -= self.channel.i / clamp.g
         self.solver.re_init()
 
-    def _advance(self, until_ms: float, wave: _Wave, start_ms: float) -> None:
-        """Integrate to a time of the present piece, which started at `start_ms` of the sweep."""
-        span = until_ms - self.h.t
-        if span <= 1e-12 * max(1.0, until_ms):
+    def _advance(self, until_ms: float) -> None:
+        """Integrate to a time of the present piece."""
+        if until_ms - self.h.t <= 1e-12 * max(1.0, until_ms):
             return
-        if self.oracle.method == "cvode":
-            try:
-                self.solver.solve(until_ms)
-            except RuntimeError as error:
-                raise IntegrationFailed(f"NEURON's integrator gave up: {error}") from None
-            return
-        steps = max(1, math.ceil(span / self.step_ms - TIME_TOLERANCE))
-        self.h.dt = span / steps
-        for _ in range(steps):
-            self._command(wave.voltage_at(start_ms + self.h.t + self.h.dt / 2))
-            self.h.fadvance()
-        self.h.t = until_ms
-        self._command(wave.voltage_at(start_ms + until_ms))
+        try:
+            self.solver.solve(until_ms)
+        except RuntimeError as error:
+            raise IntegrationFailed(f"NEURON's integrator gave up: {error}") from None
 
     def _command(self, v_mV: float) -> None:
         self.clamp.offset, self.clamp.slope, self.clamp.count = v_mV, 0.0, 0
