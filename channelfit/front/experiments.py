@@ -117,8 +117,7 @@ def build_experiment(given: Experiment, model: ChannelModel, number: str) -> pro
     Arguments:
         number: for messages, such as " 2"; empty for an only one.
 
-    Raises:
-        InputError: anything that cannot be used, with the argument and what would be right.
+    Raises InputError: anything that cannot be used, with the argument and what would be right.
     """
     keys = {"cell": given.cell, "temperature": given.temperature, "clamp": raw_clamp(given) or None}
     row = _row(keys, number)

@@ -211,8 +211,7 @@ def _channel(
 def with_cost(plan: FitPlan, cost: Cost) -> FitPlan:
     """Return the same plan with a cost of the user's own, and a search that needs no derivatives.
 
-    Raises:
-        InputError: what has no meaning with such a cost.
+    Raises InputError: what has no meaning with such a cost.
     """
     if not isinstance(cost, Cost):
         raise InputError(f"a channelfit.Cost was expected, not {shown(cost)}", CALL, "cost")
@@ -239,8 +238,7 @@ def with_cost(plan: FitPlan, cost: Cost) -> FitPlan:
 def with_method(plan: FitPlan, method: Any) -> FitPlan:
     """Return the same plan with a search method of the user's own.
 
-    Raises:
-        InputError: it makes no `Optimizer`, or the search is to begin at values.
+    Raises InputError: it makes no `Optimizer`, or the search is to begin at values.
     """
     if plan.start:
         raise InputError(

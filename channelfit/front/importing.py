@@ -67,8 +67,7 @@ def translate(
         hold: states of a Myokit model that are held at their initial values.
         steady: whether sweeps begin at the steady state wherever a .mod starts.
 
-    Raises:
-        InputError: what cannot be translated or compared.
+    Raises InputError: what cannot be translated or compared.
     """
     if file_size(file) > _LARGEST:
         raise InputError(f"more than {_LARGEST} bytes; no model is as long", file)

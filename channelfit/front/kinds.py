@@ -103,8 +103,7 @@ def load_plan(
 
     Returns: the plan, with its data.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and what would be right.
+    Raises InputError: anything that cannot be used, with file, key and what would be right.
     """
     return plan_of(read_fit_file(Path(path), changes), backend)
 

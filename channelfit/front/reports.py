@@ -38,9 +38,8 @@ def save_report(
 
     Returns: the files that were written: the page, tables of the traces beside it, figures.
 
-    Raises:
-        InputError: an unknown kind of file; a page that cannot be written, or would replace a file
-            that is no report.
+    Raises InputError: an unknown kind of file; a page that cannot be written, or would replace a
+    file that is no report.
     """
     # Bokeh and Matplotlib load slowly
     from channelfit.results.report.page import report_page
@@ -87,8 +86,7 @@ def save_plate_report(run: Path, out: Path | None, kinds: Sequence[str]) -> list
 
     Returns: the files that were written.
 
-    Raises:
-        InputError: no figures or another page are requested, or the folder is damaged.
+    Raises InputError: no figures or another page are requested, or the folder is damaged.
     """
     from channelfit.batch.page_figures import save_plate_figures  # loads Matplotlib
 

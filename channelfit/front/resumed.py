@@ -81,8 +81,7 @@ def end_if_finished(
 def words_of_the_run(run: Path, command: click.Command) -> list[str]:
     """Return the words of the command line that began a run, with paths from the current folder.
 
-    Raises:
-        InputError: the run cannot go on.
+    Raises InputError: the run cannot go on.
     """
     # they load NumPy, which --help does not need
     from channelfit.results.checkpoint import arguments_of

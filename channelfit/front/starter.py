@@ -59,8 +59,7 @@ class CurrentKind:
 def current_kind(found: Inspection) -> CurrentKind:
     """Return what kind of current an inspected recording shows.
 
-    Raises:
-        InputError: the current or the protocol is not known, or they do not fit each other.
+    Raises InputError: the current or the protocol is not known, or they do not fit each other.
     """
     protocol, peak = found.protocol, found.peak
     if found.current is None or protocol is None or peak is None:
@@ -317,9 +316,8 @@ def starter_clamp(found: Inspection, use_clamp: bool | None) -> StarterClamp | N
 
     Returns: None where the file does not say the series resistance.
 
-    Raises:
-        InputError: `use_clamp` is true, and the file does not say the series resistance, or an
-            impossible one.
+    Raises InputError: `use_clamp` is true, and the file does not say the series resistance, or an
+    impossible one.
     """
     resistance = found.of_the_clamp("series_resistance_MOhm")
     capacitance = found.of_the_clamp("membrane_capacitance_pF")

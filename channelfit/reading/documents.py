@@ -112,8 +112,7 @@ for _tag, _pattern, _first in (
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the mapping in a YAML file.
 
-    Raises:
-        InputError: missing, unreadable, too large, not YAML, or not a mapping; with the line.
+    Raises InputError: missing, unreadable, too large, not YAML, or not a mapping; with the line.
     """
     return parse_yaml(read_text(path), path)
 
@@ -140,8 +139,7 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
     Arguments:
         file: where the text comes from, for messages.
 
-    Raises:
-        InputError: not YAML, or not a mapping; with the line.
+    Raises InputError: not YAML, or not a mapping; with the line.
     """
     try:
         data = copy.deepcopy(_loaded(text))
@@ -165,8 +163,7 @@ def parse_yaml(text: str, file: str | os.PathLike[str] | None = None) -> dict[st
 def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the object in a JSON file, of finite numbers.
 
-    Raises:
-        InputError: missing, unreadable, too large, not JSON, or not an object; with the line.
+    Raises InputError: missing, unreadable, too large, not JSON, or not an object; with the line.
     """
     path = Path(path)
     try:
@@ -408,8 +405,7 @@ class Section:
     def existing(self, name: str, key: str) -> Path:
         """Return the path of an existing file that a text names; see `resolve`.
 
-        Raises:
-            InputError: it is not there, or no file; with this file, the key and the path.
+        Raises InputError: it is not there, or no file; with this file, the key and the path.
         """
         path = self.resolve(name, key)
         try:

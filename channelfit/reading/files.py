@@ -66,8 +66,7 @@ def whole(
 def write_bytes(path: Path, content: bytes) -> None:
     """Write all of the content or nothing; a file that was there before stays until then.
 
-    Raises:
-        InputError: no permission, no space.
+    Raises InputError: no permission, no space.
     """
     with writing(path), whole(path) as file:
         file.write(content)
@@ -81,8 +80,7 @@ def write_text(path: Path, text: str) -> None:
 def save_text(path: str | os.PathLike[str], text: str, overwrite: bool = False) -> Path:
     """Write a file in UTF-8 under a name that the user chose, and return its path.
 
-    Raises:
-        InputError: the file exists and `overwrite` is false, or it cannot be written.
+    Raises InputError: the file exists and `overwrite` is false, or it cannot be written.
     """
     try:
         with whole(Path(path), replaces=overwrite) as file:

@@ -45,8 +45,7 @@ def check(
         file, key: the place that asks for the work.
         gpu_free: the free bytes of the GPU, for work that lies there; None for work that does not.
 
-    Raises:
-        InputError: with the memory that is needed and free, and how many would fit.
+    Raises InputError: with the memory that is needed and free, and how many would fit.
     """
     free, place = (available(), "machine") if gpu_free is None else (gpu_free, "GPU")
     if free is None or n * bytes_each <= SHARE * free:
@@ -65,8 +64,7 @@ def check_address_space() -> None:
     Some of them then end the process, or try for ever. Within a limit that leaves no room for the
     threads of BLAS, the environment requests a single one, which BLAS reads when it is loaded.
 
-    Raises:
-        InputError: with the limit and the memory that is needed.
+    Raises InputError: with the limit and the memory that is needed.
     """
     limit = _address_space()
     if limit is not None and limit < _LIBRARIES:

@@ -16,8 +16,7 @@ _MOST = 100_000
 def matching(pattern: Path) -> list[Path]:
     """Return the files that fit a pattern, sorted; ``**`` stands for any folders.
 
-    Raises:
-        InputError: too many files and folders would have to be searched.
+    Raises InputError: too many files and folders would have to be searched.
     """
     parts = pattern.parts
     first = next((k for k, part in enumerate(parts) if glob.has_magic(part)), len(parts))

@@ -56,8 +56,7 @@ def check_shape(value: Any, shape: Any, file: Path | None, key: str = "") -> Non
         shape: a text above, `Each`, `Listed`, or a mapping of shapes by key. A key that ends in
             ``!`` is required, and one that ends in ``?`` must be there, if only with null.
 
-    Raises:
-        InputError: with the dotted key.
+    Raises InputError: with the dotted key.
     """
     if value is None:
         return
@@ -102,9 +101,8 @@ def _other(value: Any, expected: str, file: Path | None, key: str) -> InputError
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return all arrays of an .npz file.
 
-    Raises:
-        InputError: it is missing or damaged, holds anything but plain numbers, or unpacks to more
-            than fits into memory.
+    Raises InputError: it is missing or damaged, holds anything but plain numbers, or unpacks to
+    more than fits into memory.
     """
     try:
         with zipfile.ZipFile(path) as archive:

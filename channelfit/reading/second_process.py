@@ -58,9 +58,8 @@ def read_in_process(
         format_name: such as "a MATLAB file", for the message.
         seconds: how long the function may take.
 
-    Raises:
-        InputError: what the function raised, or that the process died or took too long, which is
-            the fault of the file.
+    Raises InputError: what the function raised, or that the process died or took too long, which is
+    the fault of the file.
     """
     with _lock:
         process = _process()

@@ -55,9 +55,8 @@ def copy_examples(folder: Path) -> tuple[list[Path], list[Path]]:
 
     Returns: the files that were written, and those that were there already with the same content.
 
-    Raises:
-        InputError: one of the files is there with another content (then nothing is written), or the
-            folder cannot be written to, or the shipped files were not installed.
+    Raises InputError: one of the files is there with another content (then nothing is written), or
+    the folder cannot be written to, or the shipped files were not installed.
     """
     source = shipped_folder()
     if source is None:

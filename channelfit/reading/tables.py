@@ -98,9 +98,8 @@ def read_columns(
         layout: "sweeps x samples" of a table without names whose rows are sweeps, and of MATLAB
             matrices; "samples x sweeps", as without it, where columns are.
 
-    Raises:
-        InputError: a missing file, another format, rows of different lengths, text among the
-            numbers, decimal commas, or commas that might be decimal.
+    Raises InputError: a missing file, another format, rows of different lengths, text among the
+    numbers, decimal commas, or commas that might be decimal.
     """
     if file_size(path) > _MAX_BYTES:
         raise InputError(f"larger than {_MAX_BYTES:,} bytes", path)
@@ -306,8 +305,7 @@ def _with_points(
 
     Without `decimal`, that is certain where one of them cannot have a comma between thousands.
 
-    Raises:
-        InputError: every comma may stand between thousands, or points and commas are mixed.
+    Raises InputError: every comma may stand between thousands, or points and commas are mixed.
     """
     # without blanks or a delimiter, a comma may be the delimiter of rows that are not alike
     alone = delimiter is None and not any(" " in line.strip() for line in lines)

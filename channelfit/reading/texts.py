@@ -46,9 +46,8 @@ def in_columns(
 def file_size(file: str | os.PathLike[str]) -> int:
     """Return the size in bytes of a file that can be read.
 
-    Raises:
-        InputError: there is no such file, or the name is that of a folder, a device or a pipe,
-            which might have no end.
+    Raises InputError: there is no such file, or the name is that of a folder, a device or a pipe,
+    which might have no end.
     """
     try:
         found = os.stat(file)
@@ -67,8 +66,7 @@ def file_size(file: str | os.PathLike[str]) -> int:
 def decoded(data: bytes, file: str | os.PathLike[str]) -> str:
     """Return the text of a file in UTF-8, or in UTF-16 with a byte order mark; without the mark.
 
-    Raises:
-        InputError: another encoding, with the line of the first byte that does not fit.
+    Raises InputError: another encoding, with the line of the first byte that does not fit.
     """
     encoding = next((name for mark, name in _MARKS if data.startswith(mark)), "utf-8")
     message = "cannot be read: not text in UTF-8 or UTF-16"

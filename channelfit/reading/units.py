@@ -169,8 +169,7 @@ class Membrane:
     def whole(self, unit: str, dimension: str, divisor: str, factor: float) -> float:
         """Return the factor from a unit per area or capacitance to the base unit of a dimension.
 
-        Raises:
-            InputError: the size is not known; it says how to give it.
+        Raises InputError: the size is not known; it says how to give it.
         """
         self.used.add(divisor)
         size = self.area if divisor == "area" else self.capacitance
@@ -204,8 +203,7 @@ def unit_factor(unit: str, *dimensions: str, membrane: Membrane | None = None) -
         dimensions: those that make sense here; any where none is named.
         membrane: whose size turns densities into conductances and currents.
 
-    Raises:
-        InputError: the unit is unknown, of another dimension, or of a membrane of unknown size.
+    Raises InputError: the unit is unknown, of another dimension, or of a membrane of unknown size.
     """
     allowed = dimensions or tuple(_UNITS)
     spelled = _spelled(unit)
@@ -317,8 +315,7 @@ def _spelled(unit: str) -> str:
 def parse_quantity(value: object, dimension: str, membrane: Membrane | None = None) -> float:
     """Return a finite number in the base unit, from text such as ``-100 mV`` or a number.
 
-    Raises:
-        InputError: not a number, not finite, or a unit that does not fit the dimension.
+    Raises InputError: not a number, not finite, or a unit that does not fit the dimension.
     """
     example = {"time": "5 ms", "voltage": "-80 mV", "current": "20 pA", "conductance": "5 nS"}
     suggestion = example.get(dimension, f"1 {base_unit(dimension)}".strip())

@@ -66,8 +66,7 @@ class Checkpoint:
             arguments: of the command, by which it can be resumed; None for a call from Python.
             verb: the command.
 
-        Raises:
-            InputError: something has changed since the earlier run, or nothing can be written.
+        Raises InputError: something has changed since the earlier run, or nothing can be written.
         """
         if self.resume_file.exists():
             self.check(identity)
@@ -97,8 +96,7 @@ class Checkpoint:
     def open_journal(self) -> Journal:
         """Open the journal, which holds the answers to an earlier run.
 
-        Raises:
-            InputError: it cannot be read or written.
+        Raises InputError: it cannot be read or written.
         """
         self.journal = Journal(self._journal_file)
         return self.journal
@@ -117,8 +115,7 @@ class Checkpoint:
         Arguments:
             make: returns the object that keeps the results, from the path of the file.
 
-        Raises:
-            InputError: it cannot be read or written.
+        Raises InputError: it cannot be read or written.
         """
         if not self.left_results:
             if self.journal is None:
@@ -163,9 +160,8 @@ class StudyCheckpoint(Checkpoint):
         identity: of the fit, and the options of the study.
         resume: whether to go on with an interrupted study.
 
-    Raises:
-        InputError: an interrupted study is there and is not resumed, or the other way round; or
-            something has changed since; or the folder cannot be used.
+    Raises InputError: an interrupted study is there and is not resumed, or the other way round; or
+    something has changed since; or the folder cannot be used.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, Any], resume: bool) -> None:
@@ -189,8 +185,7 @@ class StudyCheckpoint(Checkpoint):
     def close(self, keep: bool) -> None:
         """Close the files, and remove the folder where it was made for the study and is empty.
 
-        Raises:
-            InputError: the results are not on the disk, so that the files stay.
+        Raises InputError: the results are not on the disk, so that the files stay.
         """
         if not keep:
             sync_folder(self._folder)
@@ -216,9 +211,8 @@ def arguments_of(folder: Path, verb: str) -> tuple[dict[str, Any], Path]:
     Arguments:
         verb: the command that is to go on, such as optimize.
 
-    Raises:
-        InputError: the folder holds no run of this command that can go on, or its `resume.json` is
-            damaged.
+    Raises InputError: the folder holds no run of this command that can go on, or its `resume.json`
+    is damaged.
     """
     content = read_resume_file(folder / RESUME)
     arguments, directory = content.get("arguments"), content.get("directory")

@@ -54,8 +54,7 @@ def make_folder(folder: Path, follows: bool = True) -> bool:
     Arguments:
         follows: whether it may be a link to a folder, such as one that the user has named.
 
-    Raises:
-        InputError: it cannot be made or written to.
+    Raises InputError: it cannot be made or written to.
     """
     if not follows and folder.is_symlink():
         raise InputError("is a link, which is not followed; remove it", folder)
@@ -75,8 +74,7 @@ def sync_folder(folder: Path) -> None:
     Until then nothing may be removed from which they could be made again. There is no wait for a
     file system that cannot tell when it has written, nor for a file without write permission.
 
-    Raises:
-        InputError: the disk has failed, or has no room for the files.
+    Raises InputError: the disk has failed, or has no room for the files.
     """
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.is_file() and not path.is_symlink():

@@ -138,9 +138,8 @@ class FitFolder:
 
         Returns: why `state.json` could not be written, without which no result is lost.
 
-        Raises:
-            InputError: another file cannot be written; the message holds the values where they are
-                in no file.
+        Raises InputError: another file cannot be written; the message holds the values where they
+        are in no file.
         """
         steps: tuple[Callable[[], None], ...] = (
             lambda: self.save_fit(result.values),

@@ -26,9 +26,8 @@ def check_stopped(folder: Path, claimed: bool) -> None:
     Arguments:
         claimed: whether a run has claimed the folder, and has not released it.
 
-    Raises:
-        InputError: the run has finished, still runs, or may run on another computer; or there is
-            nothing that could go on.
+    Raises InputError: the run has finished, still runs, or may run on another computer; or there is
+    nothing that could go on.
     """
     if not folder.is_dir():
         raise InputError("is no folder of a run", folder)

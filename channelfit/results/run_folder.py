@@ -43,8 +43,7 @@ def default_folder(name: str) -> Path:
 
     Making the folder reserves it: of two runs that begin in the same second each gets its own.
 
-    Raises:
-        InputError: the folder cannot be made.
+    Raises InputError: the folder cannot be made.
     """
     stem = f"{file_name(name)}-{datetime.now():%Y%m%d-%H%M%S}"
     for k in itertools.count(1):
@@ -135,8 +134,7 @@ class RunFolder:
         Arguments:
             folder: new, or there and empty; it is made, with the folders above it.
 
-        Raises:
-            InputError: the folder holds something, cannot be written to, or another run has it.
+        Raises InputError: the folder holds something, cannot be written to, or another run has it.
         """
         with self.undisturbed():
             dead = _mark(folder)
@@ -154,8 +152,7 @@ class RunFolder:
     def open(self, new: Path | None, earlier: Path | None) -> None:
         """Take over the folder of an earlier run, or claim a new one; nothing where both are None.
 
-        Raises:
-            InputError: as of `resume` and `claim`.
+        Raises InputError: as of `resume` and `claim`.
         """
         if earlier is not None:
             self.resume(earlier)
@@ -176,8 +173,7 @@ class RunFolder:
 
         Of several runs that try it at the same moment one gets it.
 
-        Raises:
-            InputError: the run has finished or still goes on, or the folder holds none.
+        Raises InputError: the run has finished or still goes on, or the folder holds none.
         """
         with self.undisturbed():
             dead = _mark(folder)
@@ -249,8 +245,7 @@ class RunFolder:
 
         Returns: why `state.json` could not be written, without which no result is lost.
 
-        Raises:
-            InputError: the disk has failed under the results; the run can then be resumed.
+        Raises InputError: the disk has failed under the results; the run can then be resumed.
         """
         with self.undisturbed():
             self.ended = True
@@ -335,8 +330,7 @@ def _take(folder: Path, dead: tuple[int, int] | None) -> None:
     Arguments:
         dead: the mark of a run that is known to have ended, as `_mark` returns it.
 
-    Raises:
-        InputError: another one was first, or nothing can be written there.
+    Raises InputError: another one was first, or nothing can be written there.
     """
     mark = folder / CLAIM
     with writing(folder):

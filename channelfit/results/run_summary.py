@@ -287,8 +287,7 @@ def read_summary(file: Path, whole: bool = True) -> dict[str, Any]:
     Arguments:
         whole: whether all keys that a report needs must be there, or any of them may be missing.
 
-    Raises:
-        InputError: it cannot be read, or holds values of another kind.
+    Raises InputError: it cannot be read, or holds values of another kind.
     """
     found = read_json(file)
     if "parameters" not in found:

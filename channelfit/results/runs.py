@@ -108,8 +108,7 @@ def jobs_of_night(folder: Path) -> dict[str, dict[str, Any]]:
 def find_run(folder: Path) -> FoundRun:
     """Return the state of the run in a folder, which its process confirms or refutes.
 
-    Raises:
-        InputError: the folder is not there, or is not that of a run.
+    Raises InputError: the folder is not there, or is not that of a run.
     """
     if not folder.is_dir():
         raise InputError("this folder is no longer there", folder)

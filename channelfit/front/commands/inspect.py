@@ -247,8 +247,7 @@ def _value(value: Any) -> str:
 def csv_text(found: Inspection) -> str:
     """Return time (ms) and the current of every sweep (pA) as CSV, empty without a recording.
 
-    Raises:
-        InputError: there is no current, or its sampling is not known.
+    Raises InputError: there is no current, or its sampling is not known.
     """
     if found.current is None or not math.isfinite(found.sampling_ms):
         what = "current" if found.current is None else "sampling"

@@ -117,9 +117,8 @@ def _begun(
 ) -> Queue:
     """Return the queue of a night in its folder, after a check of every job.
 
-    Raises:
-        InputError: something cannot be done, or has changed since an earlier call; the folder is
-            then as it was.
+    Raises InputError: something cannot be done, or has changed since an earlier call; the folder is
+    then as it was.
     """
     before = record.content.get("state", INTERRUPTED)
     record.begin(jobs)
@@ -143,8 +142,7 @@ def _begun(
 def _checked(jobs: Night, calls: Mapping[str, Call], screen: SearchScreen) -> dict[str, list[Path]]:
     """Check every job, and return the files that each of them reads.
 
-    Raises:
-        InputError: jobs that cannot be done, each with why.
+    Raises InputError: jobs that cannot be done, each with why.
     """
     errors: list[InputError] = []
     bad = set[str]()

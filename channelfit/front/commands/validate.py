@@ -43,8 +43,7 @@ def tolerance(protocol: Protocol) -> float:
 def validate(options: ValidateOptions) -> None:
     """Compare a model with NEURON, and print the errors; exit with code 1 beyond the tolerance.
 
-    Raises:
-        InputError: a protocol that cannot be used, or no NEURON.
+    Raises InputError: a protocol that cannot be used, or no NEURON.
     """
     model, document = load_channel(options.model, options.overrides)
     n = options.candidates
@@ -226,8 +225,7 @@ def _simulated(
 
     The third array has the candidates before the last of them without finite currents.
 
-    Raises:
-        InputError: the file's own values, or all that were drawn, give no current.
+    Raises InputError: the file's own values, or all that were drawn, give no current.
     """
 
     scorer = make_scorer(Problem(model, tuple(Experiment(p) for p in protocols)), backend)

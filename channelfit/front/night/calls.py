@@ -44,8 +44,7 @@ class Call:
         job: the command with its arguments.
         command: the declaration.
 
-    Raises:
-        InputError: an argument that the command does not have, or not in this way.
+    Raises InputError: an argument that the command does not have, or not in this way.
     """
 
     def __init__(self, night: Night, job: Job, command: click.Command) -> None:
@@ -169,8 +168,7 @@ class Call:
     def parsed(self, words: list[str]) -> Mapping[str, object]:
         """Return the arguments by name after the checks of the command line.
 
-        Raises:
-            InputError: a value that the command does not take.
+        Raises InputError: a value that the command does not take.
         """
         try:
             context = self.command.make_context(self.job.command, words[1:])

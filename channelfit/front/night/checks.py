@@ -91,8 +91,7 @@ class Checks:
     def check(self, name: str) -> None:
         """Check a job.
 
-        Raises:
-            InputError: it cannot be run.
+        Raises InputError: it cannot be run.
         """
         call = self.calls[name]
         place = partial(fit_file, calls=self.calls, folder=self.stand_ins)

@@ -106,10 +106,9 @@ class Night:
 def read_night(file: Path) -> Night:
     """Read the jobs of a file.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and what would be right: a job
-            without a command or with several, the name of a job that there is not, jobs that wait
-            for each other, or two jobs whose folders would be one.
+    Raises InputError: anything that cannot be used, with file, key and what would be right: a job
+    without a command or with several, the name of a job that there is not, jobs that wait for each
+    other, or two jobs whose folders would be one.
     """
     section = Section(read_yaml(file), file)
     section.expect(KEYS["night"])

@@ -93,8 +93,7 @@ class Queue:
 
         Jobs that have not begun, or have failed, may change; there may be new ones.
 
-        Raises:
-            InputError: with the job and each difference.
+        Raises InputError: with the job and each difference.
         """
         for name, row in self.record.jobs.items():
             if row["state"] != FINISHED and row["state"] not in BEGUN:

@@ -124,9 +124,8 @@ def record_of(folder: Path, made: bool = False) -> Iterator[NightRecord]:
         folder: of an earlier night, or new or empty.
         made: whether the folder has been made for this night, so that it goes if that is refused.
 
-    Raises:
-        InputError: the folder holds something else, another process or a job of an earlier one
-            works in it, its record is damaged, or it cannot be written to.
+    Raises InputError: the folder holds something else, another process or a job of an earlier one
+    works in it, its record is damaged, or it cannot be written to.
     """
     made = make_folder(folder) or made
     file = folder / NIGHT

@@ -57,8 +57,7 @@ class Watched:
         alone: whether it is the folder of a single run.
         only: the id of that run; not set for a folder of runs.
 
-    Raises:
-        InputError: there is no such folder.
+    Raises InputError: there is no such folder.
     """
 
     def __init__(self, place: Path) -> None:
@@ -78,8 +77,7 @@ class Watched:
     def runs(self) -> list[tuple[str, FoundRun]]:
         """Return all runs with their ids: running ones first, and the newest of each kind first.
 
-        Raises:
-            InputError: the folder is no longer there.
+        Raises InputError: the folder is no longer there.
         """
         found = []
         for folder in self._candidates():

@@ -74,8 +74,7 @@ class Server:
         watched: what is shown.
         port: the port to listen on; 0 for a free one.
 
-    Raises:
-        InputError: the port is taken, or not allowed.
+    Raises InputError: the port is taken, or not allowed.
     """
 
     def __init__(self, watched: Watched, port: int = 0) -> None:

@@ -42,8 +42,7 @@ def traces_so_far(file: Path) -> list[dict[str, Any]]:
         same length in which sweeps follow each other, apart by a None. Samples without a weight
         are missing from the data.
 
-    Raises:
-        InputError: the fit cannot be read, has no currents, or takes too long.
+    Raises InputError: the fit cannot be read, has no currents, or takes too long.
     """
     found = read_in_process(f"{__name__}:compute", file, "a fit", _SECONDS)
     rows: list[dict[str, Any]] = []

@@ -103,8 +103,7 @@ def imported(found: Equations, title: str, source: str, fit: Collection[str] = (
         source: a sentence that says which file it was.
         fit: parameters that are to be searched, by their names in the foreign file.
 
-    Raises:
-        InputError: what no model file can say, or a parameter that is not there.
+    Raises InputError: what no model file can say, or a parameter that is not there.
     """
     opening = gating(found)
     check_start(found, opening)

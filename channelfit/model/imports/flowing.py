@@ -72,8 +72,7 @@ class CurrentProduct:
 def flows(found: Equations, opening: Gating) -> list[CurrentProduct]:
     """Return all that flows, product by product.
 
-    Raises:
-        InputError: a current that is no sum of products of gates and occupancies.
+    Raises InputError: a current that is no sum of products of gates and occupancies.
     """
     result: list[CurrentProduct] = []
     for current, node in found.currents.items():

@@ -75,8 +75,7 @@ class Gating:
 def gating(found: Equations) -> Gating:
     """Return gates and schemes that equations describe.
 
-    Raises:
-        InputError: equations that are not linear in their states, or none at all for a state.
+    Raises InputError: equations that are not linear in their states, or none at all for a state.
     """
     states = frozenset(found.states)
     result = Gating()

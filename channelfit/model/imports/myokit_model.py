@@ -68,8 +68,7 @@ _PICOAMPS = {"[pA]": 1.0, "[nA]": 1e3, "[uA]": 1e6, "[A]": 1e12}
 def read_myokit(path: Path) -> dict[str, Any]:
     """Return the variables of a model, and which are its voltage, its time and its states.
 
-    Raises:
-        InputError: Myokit is not installed, or cannot read the file.
+    Raises InputError: Myokit is not installed, or cannot read the file.
     """
     found = read_in_process(f"{__name__}:answer", path, "a model that Myokit reads", SECONDS)
     plain: dict[str, Any] = json.loads(str(found["model"]))
@@ -86,8 +85,7 @@ def equations(plain: dict[str, Any], current: str | None, hold: Collection[str] 
         current: the name of its variable; needed where the model has several.
         hold: names of further states that are to be held.
 
-    Raises:
-        InputError: it is not there, or an expression cannot be translated.
+    Raises InputError: it is not there, or an expression cannot be translated.
     """
     reader = _MyokitReader(plain, current, hold)
     found = reader.equations()

@@ -83,8 +83,7 @@ class Declarations:
 def declarations(tree: Tree, title: str) -> Declarations:
     """Return the declarations of a file.
 
-    Raises:
-        InputError: something that no channel has, with its line.
+    Raises InputError: something that no channel has, with its line.
     """
     found = Declarations(title)
     _put_in_defined(found, tree)

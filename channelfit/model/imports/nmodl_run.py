@@ -89,8 +89,7 @@ class Interpreter:
     def equations(self) -> Equations:
         """Run the file.
 
-        Raises:
-            InputError: what cannot be translated, with its line.
+        Raises InputError: what cannot be translated, with its line.
         """
         declared, found = self.declared, self.found
         self._forget(self._fresh())
@@ -365,8 +364,7 @@ class Interpreter:
             tree: the part of the file's syntax tree that holds the expression.
             frame: the arguments and LOCAL variables that it can name.
 
-        Raises:
-            InputError: a part that cannot be translated, with its line.
+        Raises InputError: a part that cannot be translated, with its line.
         """
         self.line = tree.line or self.line  # for messages
         if tree.kind in ("Double", "Integer", "Float"):

@@ -64,8 +64,7 @@ def read_tree(answer: str, text: str) -> Tree:
         answer: of the parser, as JSON.
         text: what was parsed.
 
-    Raises:
-        InputError: it is nested too deeply.
+    Raises InputError: it is nested too deeply.
     """
     try:
         return _TreeReader(text).read(json.loads(answer))

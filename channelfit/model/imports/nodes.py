@@ -120,8 +120,7 @@ def make(op: str, *args: Node) -> Node:
     """Return an operation or a function of other expressions,
     computed at once where all are numbers.
 
-    Raises:
-        InputError: it is not finite, or the expression becomes larger than `LARGEST`.
+    Raises InputError: it is not finite, or the expression becomes larger than `LARGEST`.
     """
     if all(arg.is_number for arg in args):
         with np.errstate(all="ignore"):

@@ -21,8 +21,7 @@ _SETTLED = 1e-6
 def check_start(found: Equations, opening: Gating) -> None:
     """Refuse a file whose states do not start at the steady state.
 
-    Raises:
-        InputError: the first state that does not, with its line and by how much.
+    Raises InputError: the first state that does not, with its line and by how much.
     """
     _note_signs(found, opening)
     if found.settled:

@@ -48,8 +48,7 @@ _NEAR_MV, _SHARE = 2.0, 0.95
 def read(path: Path) -> Contents:
     """Return the contents of an ABF file.
 
-    Raises:
-        InputError: damaged, truncated, or without pyABF.
+    Raises InputError: damaged, truncated, or without pyABF.
     """
     return read_contents(f"{__name__}:packed_contents", path, "an ABF file")
 

@@ -186,8 +186,7 @@ def packed(contents: Contents) -> dict[str, np.ndarray | str]:
 def read_contents(reader: str, path: Path, format_name: str) -> Contents:
     """Return contents that a function ``module:function`` packs in the second process.
 
-    Raises:
-        InputError: what that function raised, or that the process died or took too long.
+    Raises InputError: what that function raised, or that the process died or took too long.
     """
     found = read_in_process(reader, path, format_name)
     header = json.loads(str(found.pop("header")))

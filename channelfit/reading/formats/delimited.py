@@ -46,8 +46,7 @@ def read(
         protocol: the .eph or .json file of a SyncroPatch that ran; looked for beside the table
             without it.
 
-    Raises:
-        InputError: whatever `tables.read_columns` refuses, or a protocol that does not fit.
+    Raises InputError: whatever `tables.read_columns` refuses, or a protocol that does not fit.
     """
     table = read_columns(path, header, decimal)
     headed = header is None and _headed_by_voltages(table)
@@ -184,8 +183,7 @@ def _until_next(
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Return how long each step lasts, ms, in a list of their starts, and a note on overlaps.
 
-    Raises:
-        InputError: a step that starts later than the one before it ends, or before it starts.
+    Raises InputError: a step that starts later than the one before it ends, or before it starts.
     """
     until, lasts = np.diff(starts), lengths[:-1]
     late = np.flatnonzero(~((until >= 0) & (until <= lasts + _GAP_MS)))

@@ -93,8 +93,7 @@ def opened(path: Path, format_name: str) -> Iterator[Any]:
 def walked(group: Any) -> Iterator[tuple[str, Any]]:
     """Yield all datasets of a group and of those inside it, by path; each once.
 
-    Raises:
-        InputError: a link to another file, or more groups and datasets than a recording has.
+    Raises InputError: a link to another file, or more groups and datasets than a recording has.
     """
     seen, waiting = set[Any](), [("", group, 0)]
     while waiting:
@@ -116,8 +115,7 @@ def walked(group: Any) -> Iterator[tuple[str, Any]]:
 def member(group: Any, name: str) -> Any:
     """Return a member of a group; None where there is none, or a link leads nowhere.
 
-    Raises:
-        InputError: a link to another file.
+    Raises InputError: a link to another file.
     """
     link = group.get(name, getlink=True)
     if type(link).__name__ == "ExternalLink":
@@ -147,8 +145,7 @@ def numbers(dataset: Any, total: int) -> np.ndarray:
     Arguments:
         total: how many numbers the file has up to this dataset.
 
-    Raises:
-        InputError: more than a recording has, or than fit into memory.
+    Raises InputError: more than a recording has, or than fit into memory.
     """
     if total > _MAX_NUMBERS:
         raise InputError(f"announces more than {_MAX_NUMBERS:,} numbers")

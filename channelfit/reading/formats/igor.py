@@ -29,8 +29,7 @@ _BYTES_A_NUMBER = 16
 def read(path: Path) -> Contents:
     """Return the contents of a wave; its first dimension is time.
 
-    Raises:
-        InputError: no wave, one of texts or complex numbers or three dimensions, or truncated.
+    Raises InputError: no wave, one of texts or complex numbers or three dimensions, or truncated.
     """
     size = path.stat().st_size
     with open(path, "rb") as file:

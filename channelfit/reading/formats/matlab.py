@@ -35,8 +35,7 @@ def read(path: Path, layout: str | None = None, signal: str | None = None) -> Co
         layout: "sweeps x samples" or "samples x sweeps"; found out without it.
         signal: the name of the array that is the recording; the largest without it.
 
-    Raises:
-        InputError: damaged, without numbers, or matrices whose axis of time is not clear.
+    Raises InputError: damaged, without numbers, or matrices whose axis of time is not clear.
     """
     found = read_in_process(f"{__name__}:variables", path, "a MATLAB file")
     arrays = [
@@ -51,9 +50,8 @@ def variables(path: Path) -> dict[str, np.ndarray | str]:
 
     Other variables (objects, structures, cells, texts) are not even unpacked.
 
-    Raises:
-        InputError: a file that SciPy or, of version 7.3, h5py cannot read, or more numbers than
-            fit into memory.
+    Raises InputError: a file that SciPy or, of version 7.3, h5py cannot read, or more numbers than
+    fit into memory.
     """
     import scipy.io  # in the second process
 

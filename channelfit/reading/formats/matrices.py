@@ -52,8 +52,7 @@ def contents_of(
         chosen: the array that is the recording, where a file holds several of different lengths;
             without it the largest is.
 
-    Raises:
-        InputError: no vector or matrix, or matrices whose axis of time is not clear.
+    Raises InputError: no vector or matrix, or matrices whose axis of time is not clear.
     """
     if layout not in (None, *LAYOUTS):
         raise InputError(f"{shown(layout)} is not one of {', '.join(LAYOUTS)}", path, "layout")

@@ -71,8 +71,7 @@ class _Series:
 def read(path: Path) -> Contents:
     """Return the voltage-clamp sweeps of an NWB file, with their commands where it has them.
 
-    Raises:
-        InputError: damaged, without voltage-clamp series, with links to other files, or no h5py.
+    Raises InputError: damaged, without voltage-clamp series, with links to other files, or no h5py.
     """
     return read_contents(f"{__name__}:packed_contents", path, "an NWB file")
 

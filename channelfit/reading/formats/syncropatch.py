@@ -53,8 +53,7 @@ def with_protocol(contents: Contents, protocol: Path | None = None) -> Contents:
         protocol: its protocol; without it that which lies beside the table and has as many
             samples, where it is the only one and the table has no times of its own.
 
-    Raises:
-        InputError: the protocol that was named does not fit the table.
+    Raises InputError: the protocol that was named does not fit the table.
     """
     if protocol is not None:
         return _joined(contents, read(protocol))

@@ -26,8 +26,7 @@ _RECORD = struct.Struct("<8s4s3f8f")
 def read(path: Path) -> Contents:
     """Return the contents of a WinWCP file.
 
-    Raises:
-        InputError: damaged, truncated, without records, or without Neo.
+    Raises InputError: damaged, truncated, without records, or without Neo.
     """
     return read_contents(f"{__name__}:packed_contents", path, "a WinWCP file")
 
@@ -70,8 +69,7 @@ def packed_contents(path: Path) -> dict[str, np.ndarray | str]:
 def _records(path: Path) -> tuple[np.ndarray, np.ndarray, list[int]]:
     """Return the time of each record, ms, the full scale of its channels, and the rejected ones.
 
-    Raises:
-        InputError: sizes that the file does not have, or that Neo does not expect.
+    Raises InputError: sizes that the file does not have, or that Neo does not expect.
     """
     size = path.stat().st_size
     with open(path, "rb") as file:

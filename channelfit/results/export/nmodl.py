@@ -105,8 +105,7 @@ class ExportSettings:
 def nmodl(subject: Subject, settings: ExportSettings) -> str:
     """Return the channel as NMODL.
 
-    Raises:
-        InputError: an ion or a name that cannot be, or a cell of unknown size.
+    Raises InputError: an ion or a name that cannot be, or a cell of unknown size.
     """
     if settings.point_process and settings.capacitance_pF is not None:
         raise InputError("a point process is a whole cell's; leave --capacitance out")

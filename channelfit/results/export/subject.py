@@ -198,8 +198,7 @@ def read_subject(path: Path, overrides: Sequence[str] = (), cell: str | None = N
         overrides: ``dotted.key=value`` each.
         cell: the cell of which the values are taken.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and what would be right.
+    Raises InputError: anything that cannot be used, with file, key and what would be right.
     """
     file = fit_file(path)
     found = read_fit_file(file, overrides)

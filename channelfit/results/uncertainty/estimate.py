@@ -251,8 +251,7 @@ def estimate(
         sigma_pA: noise of a sample of average weight; None to estimate it from the residuals.
         local: cost and derivatives at the point; None to compute them.
 
-    Raises:
-        InputError: the point cannot be scored, or there are no more samples than parameters.
+    Raises InputError: the point cannot be scored, or there are no more samples than parameters.
     """
     unit = np.asarray(unit, dtype=float)
     if n_samples <= len(unit):

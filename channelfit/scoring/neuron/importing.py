@@ -99,8 +99,7 @@ def read_mechanism(
         fit: the parameters to be searched.
         settled: whether states begin at the steady state wherever the file starts them.
 
-    Raises:
-        InputError: what cannot be translated, with its line.
+    Raises InputError: what cannot be translated, with its line.
     """
     try:
         text = read_nmodl(path.read_bytes())

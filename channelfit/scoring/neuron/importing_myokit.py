@@ -73,8 +73,7 @@ def read_myokit_model(
         fit: the parameters to be searched.
         hold: states to be held at their initial values beside those that are no gates.
 
-    Raises:
-        InputError: what cannot be translated, with the variable's name.
+    Raises InputError: what cannot be translated, with the variable's name.
     """
     try:
         return translated(read_myokit(path), path, source, current, fit, hold)
@@ -106,8 +105,7 @@ def translated(
 def prove_myokit(model: MyokitModel, simulate: Simulate) -> Proof:
     """Evaluate the original by Myokit and the model here, and compare their currents.
 
-    Raises:
-        InputError: Myokit cannot evaluate it, or its states do not follow linear equations.
+    Raises InputError: Myokit cannot evaluate it, or its states do not follow linear equations.
     """
     protocols = [*step_families(), ramp(jumps(model.found))]
     runs, notes = _runs(model, protocols, simulate)
