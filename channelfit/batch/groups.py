@@ -19,8 +19,8 @@ from channelfit.batch.mixed import pseudo_inverse
 from channelfit.batch.plate import Coordinate, physical
 from channelfit.batch.population import left_out, usable
 from channelfit.model.channel import Parameter
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import in_columns, printable
+from channelfit.reading.errors import InputError, printable
+from channelfit.reading.texts import in_columns
 from channelfit.results.run_state import plain
 from channelfit.results.uncertainty.k_means import Clusters, k_means
 from channelfit.results.uncertainty.mixtures import MixtureChoice, choose_groups

@@ -16,7 +16,7 @@ import numpy as np
 
 from channelfit.batch.checks import RESIDUAL_MEASURES
 from channelfit.batch.table import WellTable
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import printable
 from channelfit.results.report.page_figures import packed
 from channelfit.results.report.trace_view import current_unit, largest, time_unit
 

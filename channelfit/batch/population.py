@@ -34,8 +34,8 @@ from channelfit.batch.relinearized import (
 )
 from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import in_columns, printable
+from channelfit.reading.errors import InputError, printable
+from channelfit.reading.texts import in_columns
 from channelfit.results.run_state import plain
 
 #: A well is shrunken too far for a parabola where it moves by more than so many standard errors.

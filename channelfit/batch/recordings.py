@@ -22,10 +22,9 @@ from channelfit.batch.table import Column, WellTable, texts, values_of
 from channelfit.reading import formats, tables
 from channelfit.reading.csv_tables import first_cells
 from channelfit.reading.documents import read_json
-from channelfit.reading.errors import InputError, did_you_mean
+from channelfit.reading.errors import InputError, did_you_mean, printable, shown
 from channelfit.reading.patterns import matching
-from channelfit.reading.texts import file_size, printable
-from channelfit.reading.units import shown
+from channelfit.reading.texts import file_size
 
 #: The well of a 384-well plate within a text.
 _WELL = re.compile(r"(?<![A-Za-z0-9])([A-P])(\d{1,2})(?![A-Za-z0-9])")

@@ -21,10 +21,9 @@ from channelfit.batch.template import MEASURES
 from channelfit.batch.well_tasks import ALL_MEASURES, WellResults, WellTasks
 from channelfit.batch.where import chosen, computed
 from channelfit.model.channel import Parameter
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import write_bytes, write_text
 from channelfit.reading.saved import read_arrays
-from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.run_state import json_text
 from channelfit.results.run_summary import titles

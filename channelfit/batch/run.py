@@ -52,10 +52,8 @@ from channelfit.batch.table import WellTable
 from channelfit.batch.template import Template
 from channelfit.batch.well_tasks import Problems, WellResults, WellTasks
 from channelfit.batch.where import chosen
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.files import write_text
-from channelfit.reading.units import shown
 from channelfit.results.identity import hash_of
 from channelfit.results.quality import too_few
 from channelfit.results.run_folder import RunFolder

@@ -30,13 +30,11 @@ from channelfit.problem.measures import (
 from channelfit.problem.plausibility import CheckedRecording
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading import formats
-from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, dump_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.formats import syncropatch
 from channelfit.reading.tables import READERS as TABLES
 from channelfit.reading.tables import Columns, read_columns
-from channelfit.reading.units import shown
 from channelfit.search.fit_file import Load, read_experiments, read_plan
 from channelfit.search.joined_files import FitFile, read_fit_file, rebased_path
 from channelfit.search.plan import FitPlan

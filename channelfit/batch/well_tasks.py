@@ -26,8 +26,7 @@ from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.experiment import Problem
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import load_protocol
-from channelfit.reading.cautions import Caution, each_once
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, each_once
 from channelfit.results.file_hashes import sha256_of
 from channelfit.results.identity import identity
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores

@@ -25,8 +25,8 @@ import numpy as np
 
 from channelfit.batch.recordings import same_well
 from channelfit.batch.table import ALSO, WellTable
-from channelfit.reading.errors import InputError, did_you_mean
-from channelfit.reading.units import shown, unit_factor
+from channelfit.reading.errors import InputError, did_you_mean, shown
+from channelfit.reading.units import unit_factor
 
 _LONGEST, _DEEPEST = 5000, 100
 _COMPARED: dict[type[ast.cmpop], tuple[str, Callable[[Any, Any], Any]]] = {

@@ -36,10 +36,9 @@ from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import ExpressionError, check_name, parse_expression
 from channelfit.model.terms import V, symbol
 from channelfit.reading.documents import Section, read_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.curves import LIKELIHOODS, LOSSES, MAX_INPUTS, MAX_PARAMETERS
-from channelfit.reading.units import shown
 from channelfit.scoring.kernels.derivatives import derivative
 
 #: Inputs of a curve, and parameters: the products of derivatives are written out in a kernel.

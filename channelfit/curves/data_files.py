@@ -23,10 +23,9 @@ from channelfit.curves.curve import Curve
 from channelfit.curves.fitting import DataSets
 from channelfit.curves.weights import bad_sigma
 from channelfit.reading.csv_tables import delimiter_of, first_cells
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.tables import is_missing, read_columns
 from channelfit.reading.texts import decoded, file_size
-from channelfit.reading.units import shown
 
 _SET = "set"
 _MAX_TEXT = 1_000_000_000

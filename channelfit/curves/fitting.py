@@ -13,8 +13,7 @@ import numpy as np
 from channelfit.curves.curve import Curve
 from channelfit.curves.flags import NOT_FINITE, TOO_FEW
 from channelfit.curves.starts import Scan, make_scan
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 
 MOST_STEPS = 200
 TOLERANCE = {"float64": 1e-10, "float32": 1e-6}

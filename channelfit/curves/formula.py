@@ -23,8 +23,7 @@ from channelfit.model.expressions import (
 )
 from channelfit.model.terms import V
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, shown
 
 
 def read_formula(root: Section, names: Sequence[str], taken: Sequence[str]) -> sympy.Expr:

@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from channelfit import __version__
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import InputError, printable
 
 #: Options on the place of results and on printing, which are not part of a run's settings.
 _NO_SETTINGS = ("out", "quiet", "json", "help", "resume")

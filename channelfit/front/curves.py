@@ -18,8 +18,7 @@ from channelfit.curves.fitting import CurveProblem, DataSets, cautions
 from channelfit.curves.profiles import INTERVALS, chosen_intervals
 from channelfit.front.fitting import workers
 from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, shown
 
 
 @dataclass(frozen=True, eq=False)

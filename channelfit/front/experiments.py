@@ -17,9 +17,8 @@ from channelfit.problem.clamp import read_clamp
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording, load_recording
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
 
 #: The file in messages about a call from Python, which has none.
 CALL = Path("fit()")

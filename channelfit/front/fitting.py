@@ -24,11 +24,9 @@ from channelfit.front.result import Fit
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
 from channelfit.problem.experiment import Problem
-from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
 from channelfit.results.fit_folder import FitFolder
 from channelfit.results.identity import identity
 from channelfit.results.report.terminal import SearchScreen

@@ -16,8 +16,8 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import file_size, printable
+from channelfit.reading.errors import InputError, printable
+from channelfit.reading.texts import file_size
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof, prove, read_mechanism
 from channelfit.scoring.neuron.importing_myokit import prove_myokit, read_myokit_model
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable

@@ -23,8 +23,7 @@ from typing import Any
 from channelfit import __version__
 from channelfit.front import interrupts
 from channelfit.reading import memory
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, current_folder, plain
 from channelfit.search.loop import Progress

@@ -27,8 +27,7 @@ from channelfit.front.verbs.program import completion, doctor, examples, schema
 from channelfit.front.verbs.recordings import init, inspect
 from channelfit.front.verbs.runs import run, watch
 from channelfit.reading import memory
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import InputError, printable
 
 BAD_INPUT = 2
 #: 128 and the number of SIGPIPE, which Windows does not have.

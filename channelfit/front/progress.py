@@ -19,8 +19,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.scoring.machine.announcements import listening
 

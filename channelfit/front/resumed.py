@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import InputError, printable
 
 _NOTHING = "there is nothing to go on with"
 

@@ -22,11 +22,9 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.extreme_rates import CEILINGS, extremes, voltages_of
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import Protocol
-from channelfit.reading.cautions import Caution
 from channelfit.reading.csv_tables import csv_table
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.files import write_text
-from channelfit.reading.units import shown
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.report.traces import TracePicture, Traces
 from channelfit.scoring.machine import gpu

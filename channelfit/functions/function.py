@@ -43,11 +43,10 @@ from channelfit.model.evaluation import evaluate
 from channelfit.model.expressions import ExpressionError
 from channelfit.model.parameters import LARGEST
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.functions import MAX_SIZE
 from channelfit.reading.tables import column, read_columns
-from channelfit.reading.units import shown
 
 #: Numbers in one array of the NumPy evaluation: bounds the memory.
 _BATCH = 4_000_000

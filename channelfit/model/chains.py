@@ -25,10 +25,9 @@ from channelfit.model.reversibility import Cycle, Way, balanced_rates
 from channelfit.model.scope import RESERVED, Scope, check_word
 from channelfit.model.terms import V, symbol
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.models import MAX_STATES
-from channelfit.reading.units import shown
 
 _ARROW = re.compile(r"\s*(\w+)\s*(<\s*)?-+\s*>\s*(\w+)\s*")
 _NUMBERED_RATE = re.compile(r"k(?:(\d)(\d)|(\d+)_(\d+))")

@@ -19,8 +19,7 @@ import sympy
 
 from channelfit.model.evaluation import evaluate
 from channelfit.model.terms import V, exprel, linear_in, power, product, sum_of, symbol
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 
 #: 1/ms. Every backend replaces a rate beyond these bounds by the bound, so that products and
 #: quotients of two rates stay numbers of float64, and a steady state stays unique where a rate

@@ -13,11 +13,11 @@ from channelfit.model.channel import Chain, Ion, Term
 from channelfit.model.scope import Scope, check_word
 from channelfit.model.terms import V, moving, parts_of
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.models import MAX_STATES, MOST_CHARGES
 from channelfit.reading.keys.shapes import ConstantQuantity
-from channelfit.reading.units import Membrane, is_expression, parse_quantity, shown
+from channelfit.reading.units import Membrane, is_expression, parse_quantity
 
 Definitions = tuple[tuple[str, sympy.Expr], ...]
 

@@ -20,8 +20,7 @@ from sympy.functions.elementary.piecewise import ExprCondPair
 from sympy.logic.boolalg import BooleanFunction
 
 from channelfit.model.terms import V
-from channelfit.reading.cautions import Caution, each_once
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, each_once
 
 #: A dimension: the exponents of time, voltage, current, temperature, concentration and length.
 Exponents: TypeAlias = tuple[Fraction, ...]

@@ -19,8 +19,8 @@ from channelfit.model.parameters import is_tie, read_parameter, read_tie
 from channelfit.model.printed_form import modern_form, read_model_document
 from channelfit.model.scope import Scope, checked_name
 from channelfit.model.terms import moving
-from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, read_membrane
+from channelfit.reading.errors import Caution
 from channelfit.reading.keys import KEYS
 
 

@@ -9,9 +9,9 @@ from channelfit.model.channel import Parameter, Prior, Tie
 from channelfit.model.ions import ion_variable
 from channelfit.model.scope import Scope, check_cell, check_word
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import Membrane, parse_quantity, shown, unit_factor
+from channelfit.reading.units import Membrane, parse_quantity, unit_factor
 
 #: Keys that may be mappings by cell where a parameter is per cell, and the word in such a mapping
 #: that stands for the cells which it does not name.

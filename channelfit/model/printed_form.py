@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from channelfit.reading.documents import Section, parse_yaml, read_text
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
 
 #: A rate with a name of its own, such as ``k12 = a*exp(z*v)``.
 NAMED_RATE = re.compile(r"\s*([A-Za-z]\w*)\s*=(?!=)\s*(.+)", re.DOTALL)

@@ -19,9 +19,8 @@ from channelfit.model.expressions import (
 from channelfit.model.singularities import remove_singularities
 from channelfit.model.terms import V, may_be_real, parts_of
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys.shapes import NAME
-from channelfit.reading.units import shown
 
 _NAME = re.compile(NAME)
 _TITLE = re.compile(r"[^\W_][\w .,+()-]{0,79}")

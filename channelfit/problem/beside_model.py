@@ -32,7 +32,7 @@ from channelfit.problem.plausibility import (
     place_of_largest,
     recently_moved,
 )
-from channelfit.reading.cautions import Caution, each_once
+from channelfit.reading.errors import Caution, each_once
 
 #: mV: nearer to the reversal potential, a current says nothing about its sign and the conductance.
 _NEAR_REVERSAL = 15.0

@@ -25,12 +25,11 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.scope import Scope
 from channelfit.model.terms import V
-from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.shapes import ConstantQuantity
-from channelfit.reading.units import base_unit, is_expression, parse_quantity, shown
+from channelfit.reading.units import base_unit, is_expression, parse_quantity
 
 _ZERO = sympy.Integer(0)
 #: Quantities that are not below 0, and the largest value of those that are parts of a whole.

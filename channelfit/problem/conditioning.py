@@ -24,8 +24,8 @@ from channelfit.problem.clamp import LowPass, read_low_pass
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.documents import Section
+from channelfit.reading.errors import shown
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
 
 #: mV that the command must vary by, so that a line through current against voltage means something.
 LEAST_SPAN_MV = 5.0

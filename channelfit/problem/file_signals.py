@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.documents import Section, check_membrane, read_membrane
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.formats import READERS, Contents, Signal, choices_of, read, suffix_of
 from channelfit.reading.formats.contents import kind_and_factor
 from channelfit.reading.tables import READERS as TABLES
-from channelfit.reading.units import Membrane, shown, unit_factor
+from channelfit.reading.units import Membrane, unit_factor
 
 #: Two sampling intervals that differ by less than this share are the same.
 _SAME = 1e-6

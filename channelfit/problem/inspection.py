@@ -29,11 +29,10 @@ from channelfit.problem.plausibility import CheckedRecording, protocol_cautions,
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.sweep_labels import contradiction
 from channelfit.reading import memory
-from channelfit.reading.cautions import Caution, each_once
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, each_once, shown
 from channelfit.reading.formats import Contents, Signal, read
 from channelfit.reading.texts import stem_of
-from channelfit.reading.units import shown, unit_factor
+from channelfit.reading.units import unit_factor
 
 _YAML = (".yaml", ".yml")
 #: The memory of a sample during an inspection, bytes: 3.7 GB were measured for 19 million.

@@ -13,8 +13,7 @@ import numpy as np
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import TIME_TOLERANCE
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, shown
 
 
 def laid_out(

@@ -18,7 +18,7 @@ from channelfit.problem.jumps import other_order
 from channelfit.problem.measures import noise_pA
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Samples
-from channelfit.reading.cautions import Caution, each_once
+from channelfit.reading.errors import Caution, each_once
 from channelfit.reading.sample_times import look_like_times
 
 #: A current may jump for this time, ms, and at least these samples after the command has changed.

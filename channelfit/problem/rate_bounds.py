@@ -21,8 +21,8 @@ from channelfit.model.terms import V, moving, parts_of, symbol
 from channelfit.problem.experiment import Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.documents import Section
+from channelfit.reading.errors import shown
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
 
 #: The number of voltages at which a rate is evaluated that may rise and fall between the ends.
 _GRID = 49

@@ -20,13 +20,12 @@ from channelfit.problem.file_signals import (
 from channelfit.problem.placement import common_start_ms, laid_out
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.sweep_labels import contradiction
-from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import Section, check_membrane, read_membrane
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.sample_times import advice_on_times, hint_at_times
 from channelfit.reading.tables import Columns, column, read_columns
-from channelfit.reading.units import Membrane, shown, unit_factor, unit_that_fits
+from channelfit.reading.units import Membrane, unit_factor, unit_that_fits
 
 #: pA: larger currents, far beyond any amplifier, are refused.
 _MAX_PA = 1e15

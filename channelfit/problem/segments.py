@@ -22,12 +22,12 @@ from channelfit.problem.file_signals import (
 from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines, Wave
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.shapes import UnitText, Within
 from channelfit.reading.sample_times import advice_on_times
 from channelfit.reading.tables import Columns, column, read_columns
-from channelfit.reading.units import shown, unit_factor
+from channelfit.reading.units import unit_factor
 
 _MAX_SWEEPS = 10_000
 _MAX_SINES = 1000

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import yaml
 
-from channelfit.reading.errors import InputError, did_you_mean
+from channelfit.reading.errors import InputError, did_you_mean, shown
 from channelfit.reading.keys.shapes import (
     Choice,
     Flag,
@@ -27,7 +27,7 @@ from channelfit.reading.keys.shapes import (
     Within,
 )
 from channelfit.reading.texts import decoded, file_size, refuse_foreign
-from channelfit.reading.units import Membrane, parse_quantity, shown
+from channelfit.reading.units import Membrane, parse_quantity
 from channelfit.reading.yaml_faults import find_fault
 
 _MAX_BYTES, _MAX_JSON_BYTES = 1_000_000, 500_000_000

@@ -1,10 +1,15 @@
-"""The exception for input that cannot be used."""
+"""Messages to a user: mistakes in the input, cautions, and how values are shown in them."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from os import PathLike
+
+#: Characters that steer a terminal rather than show on it, or turn the text behind them around.
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 class InputError(ValueError):
@@ -56,3 +61,38 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float =
     """
     close = difflib.get_close_matches(name, list(known), most, cutoff)
     return f"; did you mean {', '.join(close)}?" if close else "."
+
+
+@dataclass(frozen=True)
+class Caution:
+    """Input that can be used, but is probably a mistake.
+
+    Attributes:
+        place: the file and the key, or the part of the data.
+        value: what was found there.
+        advice: what would be right, or what to look at.
+    """
+
+    place: str
+    value: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.value}; {self.advice}"
+
+
+def each_once(cautions: Iterable[Caution]) -> tuple[Caution, ...]:
+    """Return the cautions in their order, each only once."""
+    return tuple(dict.fromkeys(cautions))
+
+
+def shown(value: object) -> str:
+    """Return a user's value for a message: text in quotes, and cut where it is long."""
+    text = f'"{value}"' if isinstance(value, str) else repr(value)
+    text = "".join(c if c.isprintable() else " " for c in text[:100])
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def printable(text: str) -> str:
+    """Return a text for a terminal, with steering characters shown by their codes (``\\x1b``)."""
+    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)

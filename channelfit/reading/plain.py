@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, shown
 
 _DEEPEST = 20
 #: Kinds of NumPy's numbers, truth values and text; "O" may hold any of them, looked at one by one.

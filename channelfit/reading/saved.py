@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading import memory
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, shown
 
 
 @dataclass(frozen=True)

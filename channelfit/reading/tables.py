@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from channelfit.reading import memory
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys.protocols import LAYOUTS
 from channelfit.reading.second_process import read_in_process
 from channelfit.reading.texts import decoded, file_size
-from channelfit.reading.units import is_unit, shown
+from channelfit.reading.units import is_unit
 
 _MAX_BYTES = 2_000_000_000
 #: Of text, also when it is unpacked: a recording has 20 million samples at most

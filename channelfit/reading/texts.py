@@ -21,13 +21,6 @@ _MARKS = (
 _NMODL = re.compile(r"^\s*NEURON\s*\{", re.MULTILINE)
 _MYOKIT = re.compile(r"^\s*\[\[(model|protocol|script)\]\]", re.MULTILINE)
 _XML = re.compile(r"\s*<(\?xml|sbml|\w+:)")
-#: Characters that steer a terminal rather than show on it, or turn the text behind them around.
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-
-
-def printable(text: str) -> str:
-    """Return a text for a terminal, with steering characters shown by their codes (``\\x1b``)."""
-    return _STEERING.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def names_in(text: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from channelfit.reading.errors import InputError, did_you_mean
+from channelfit.reading.errors import InputError, did_you_mean, shown
 
 #: dimension -> {unit: factor to the base unit}; the base unit is the one with the factor 1
 _UNITS: dict[str, dict[str, float]] = {
@@ -344,10 +344,3 @@ def _as_float(value: int | float) -> float:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-def shown(value: object) -> str:
-    """Return a user's value for a message: text in quotes, and cut where it is long."""
-    text = f'"{value}"' if isinstance(value, str) else repr(value)
-    text = "".join(c if c.isprintable() else " " for c in text[:100])
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -10,7 +10,7 @@ import re
 
 import yaml
 
-from channelfit.reading.units import shown
+from channelfit.reading.errors import shown
 
 _KEY = re.compile(r"\s*(- )?[^\s#].*?:(\s|$)|\s*- ")
 _CLOSED = {"{": "}", "[": "]"}

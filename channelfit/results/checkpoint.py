@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from channelfit.reading.documents import read_json
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.files import discard_partial, write_text
-from channelfit.reading.units import shown
 from channelfit.results.files import make_folder, sync_folder
 from channelfit.results.identity import differences
 from channelfit.results.run_state import plain

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from channelfit.problem.experiment import Experiment
-from channelfit.reading.cautions import Caution
+from channelfit.reading.errors import Caution
 
 if TYPE_CHECKING:
     from channelfit.scoring.scorer import ChannelScorer

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from channelfit.reading.documents import read_json
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.files import PARTIAL
-from channelfit.reading.units import shown
 from channelfit.results.checkpoint import RESUME, read_resume_file
 from channelfit.results.files import SUMMARY
 from channelfit.results.run_state import CLAIM, FINISHED, STATE, host, still_runs

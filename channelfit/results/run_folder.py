@@ -24,8 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 from channelfit.reading.files import discard_partial, write_text, writing
 from channelfit.results import resuming
 from channelfit.results.checkpoint import RESUME, Checkpoint

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import read_json
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 from channelfit.reading.saved import FLAG, NUMBER, PLAIN, TEXT, WHOLE, Each, Listed, check_shape
 from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import SUMMARY, file_beside

@@ -16,9 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import read_plain
-from channelfit.reading.texts import printable
 from channelfit.results.files import FIT, HISTORY, SUMMARY
 from channelfit.results.run_state import (
     CLAIM,

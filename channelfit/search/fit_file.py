@@ -21,12 +21,11 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, in_fit, read_rate_bounds, tied_bounds
 from channelfit.problem.recording import Recording, empty_masks, load_recording, masks
 from channelfit.problem.waves import Constant, Ramp, Segment, Sines
-from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, each_once, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.tables import Columns, read_columns
-from channelfit.reading.units import is_expression, parse_quantity, shown
+from channelfit.reading.units import is_expression, parse_quantity
 from channelfit.search.choose import default_optimizer
 from channelfit.search.joined_files import FitFile, read_titles
 from channelfit.search.plan import FitPlan, checked

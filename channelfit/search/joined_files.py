@@ -20,9 +20,8 @@ from channelfit.model.printed_form import is_printed_form, read_model_document
 from channelfit.model.scope import checked_name
 from channelfit.problem.clamp import words_of_clamps
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS, is_function
-from channelfit.reading.units import shown
 from channelfit.search.overrides import Changes
 
 _TITLES = ("name", "description", "source")

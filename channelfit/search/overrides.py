@@ -15,8 +15,7 @@ from typing import Any
 
 from channelfit.model.parameters import BY_CELL, OTHERS
 from channelfit.reading.documents import Section, parse_yaml
-from channelfit.reading.errors import InputError, did_you_mean
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, did_you_mean, shown
 from channelfit.search.choose import default_optimizer
 
 #: What one cell has of a parameter, by the name that it has in tables.

@@ -20,9 +20,7 @@ from channelfit.problem.experiment import (
 from channelfit.problem.extreme_rates import CEILINGS, examples, extremes, voltages_of
 from channelfit.problem.rate_bounds import Bounded
 from channelfit.problem.recording import Recording, masks
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.scoring.scorer import ChannelScorer, Scorer
 from channelfit.search.choose import DIRECTED, OPTIMIZERS, make_optimizer
 from channelfit.search.cost import Cost, CostScorer

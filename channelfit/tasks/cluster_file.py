@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from channelfit.reading.documents import Section, read_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.keys import KEYS
-from channelfit.reading.units import shown
 
 _LOCAL = re.compile(r"local(?::([1-9][0-9]{0,3}))?")
 _ADDRESS = re.compile(r"(?:tcp|tls)://[^\s/]+:([0-9]{1,5})")

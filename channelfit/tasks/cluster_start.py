@@ -12,8 +12,7 @@ import ssl
 import threading
 from typing import Any
 
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, shown
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import usable_cores
 from channelfit.tasks.cluster_file import ClusterPlan

@@ -20,8 +20,7 @@ from click.testing import Result
 from channelfit.front import json_lines
 from channelfit.front.json_lines import EVENTS, EVERY_LINE, JsonLines, line, markdown
 from channelfit.front.progress import WorkProgress
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 from support import json_output
 from support.json_output import hears_ctrl_c, refused, run
 from support.places import ROOT

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from channelfit.reading.csv_tables import bare, cell, csv_rows, csv_table
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import printable
 
 #: What a spreadsheet takes for the beginning of a formula.
 FORMULAS = "=+-@＝＋－＠\t\r"

@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from channelfit.model.model_file import load_model
-from channelfit.reading.cautions import Caution
 from channelfit.reading.documents import dump_yaml, parse_yaml, read_json, read_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 from channelfit.reading.tables import read_columns
 from channelfit.results.report.terminal import PlainConsole, SearchScreen
 from channelfit.results.report.terminal import table as terminal_table

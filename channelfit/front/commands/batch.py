@@ -24,8 +24,7 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.front.verbs.batch import BatchOptions
-from channelfit.reading.cautions import Caution
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import Caution, printable
 from channelfit.results.checkpoint import arguments_of
 from channelfit.results.quality import TOO_FEW, too_few
 from channelfit.results.report import terminal

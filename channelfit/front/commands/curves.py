@@ -25,10 +25,9 @@ from channelfit.front.options import kept_options, prefix_of, unfinished_folder
 from channelfit.front.progress import WorkProgress, compilations_shown
 from channelfit.front.unfinished import UnfinishedRun
 from channelfit.front.verbs.curves import CurvesOptions
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, printable, shown
 from channelfit.reading.files import whole, writing
-from channelfit.reading.texts import printable
-from channelfit.reading.units import parse_quantity, shown
+from channelfit.reading.units import parse_quantity
 from channelfit.results.quality import TOO_FEW, too_few
 from channelfit.results.report import plots, terminal
 from channelfit.results.report.terminal import SearchScreen

@@ -9,9 +9,8 @@ import click
 from channelfit.front.commands.inputs import warn
 from channelfit.front.verbs.fits import ExportOptions
 from channelfit.problem.clamp import left_out
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import save_text
-from channelfit.reading.texts import printable
 from channelfit.results.export.kinds import KINDS, exported, kind_of
 from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import read_subject

@@ -25,8 +25,7 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
 from channelfit.front.unfinished import UnfinishedRun
 from channelfit.front.verbs.fhn import FhnOptions
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import InputError, printable
 from channelfit.results.identity import hardware
 from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.results.run_folder import check_folder

@@ -10,9 +10,9 @@ import click
 from channelfit.front.importing import translate
 from channelfit.front.verbs.models import ImportOptions
 from channelfit.model.imports.document import Imported
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import save_text, writing
-from channelfit.reading.texts import names_in, printable
+from channelfit.reading.texts import names_in
 from channelfit.scoring.neuron.importing import TOLERANCE, Proof
 
 _UNPROVEN = 1

@@ -34,12 +34,11 @@ from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.model.model_file import load_model
 from channelfit.problem.inspection import FileOptions, Inspection, inspect_file, less
 from channelfit.problem.protocol import Protocol, load_protocol
-from channelfit.reading.cautions import Caution, each_once
 from channelfit.reading.documents import dump_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, each_once, printable, shown
 from channelfit.reading.files import save_text, writing
-from channelfit.reading.texts import printable, stem_of
-from channelfit.reading.units import shown, unit_factor
+from channelfit.reading.texts import stem_of
+from channelfit.reading.units import unit_factor
 from channelfit.results.report.terminal import short_number
 
 #: The share of another recording's largest current below which a blocker may have acted.

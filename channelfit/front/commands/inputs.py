@@ -16,10 +16,8 @@ from channelfit.front.options import overrides_of
 from channelfit.front.simulation import of_cell
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.clamp import left_out
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError, printable
 from channelfit.reading.files import writing
-from channelfit.reading.texts import printable
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.scoring.scorer import Scorer
 from channelfit.search.overrides import Changes

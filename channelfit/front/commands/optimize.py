@@ -19,8 +19,7 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.front.verbs.fits import OptimizeOptions
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import InputError, printable
 from channelfit.results.report import result_tables, terminal
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.run_folder import RunFolder

@@ -8,8 +8,7 @@ from channelfit.front.progress import compilations_shown
 from channelfit.front.reports import figure_kinds, is_batch, save_plate_report, save_report
 from channelfit.front.result import read_fit
 from channelfit.front.verbs.fits import ReportOptions
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import InputError, printable
 from channelfit.results.report import terminal
 
 

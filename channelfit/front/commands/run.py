@@ -20,9 +20,7 @@ from channelfit.front.night.screen import NightScreen
 from channelfit.front.night.summary import PAGE, SUMMARY, print_summary, summary_of, write_summary
 from channelfit.front.progress import compilations_shown
 from channelfit.front.verbs.runs import RunOptions
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, printable, shown
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import default_folder
 from channelfit.results.run_state import FINISHED, INTERRUPTED

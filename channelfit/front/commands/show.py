@@ -17,8 +17,7 @@ from channelfit.functions.source import FunctionSource
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.extreme_rates import extremes, voltages_of
 from channelfit.problem.protocol import Protocol
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import InputError, printable
 from channelfit.results.report.description import describe
 from channelfit.results.report.page_facts import scheme_of
 from channelfit.results.report.scheme import scheme_figure

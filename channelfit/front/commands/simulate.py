@@ -13,8 +13,8 @@ from channelfit.front.progress import compilations_shown
 from channelfit.front.simulation import simulated
 from channelfit.front.verbs.models import SimulateOptions
 from channelfit.problem.protocol import load_protocol
+from channelfit.reading.errors import printable
 from channelfit.reading.files import writing
-from channelfit.reading.texts import printable
 from channelfit.results.report import terminal
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.run_folder import file_name

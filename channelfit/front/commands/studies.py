@@ -15,8 +15,8 @@ from channelfit.front.kinds import load_plan, with_currents
 from channelfit.front.progress import compilations_shown
 from channelfit.front.studies import Computation, StudyRequest, compare_plans, study
 from channelfit.front.verbs.fits import CompareOptions, UncertaintyOptions
-from channelfit.reading.errors import InputError
-from channelfit.reading.texts import names_in, printable
+from channelfit.reading.errors import InputError, printable
+from channelfit.reading.texts import names_in
 from channelfit.results.checkpoint import StudyCheckpoint
 from channelfit.results.comparison import distinct_labels, file_names
 from channelfit.results.identity import identity

@@ -14,7 +14,7 @@ import click
 from channelfit.front import interrupts
 from channelfit.front.watching.answers import Watched
 from channelfit.front.watching.server import Server
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import printable
 
 
 def watch(place: Path, port: int, no_browser: bool) -> None:

@@ -15,9 +15,8 @@ import click
 
 from channelfit.front.night.jobs import Job, Night, Result, Value
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import did_you_mean
+from channelfit.reading.errors import did_you_mean, shown
 from channelfit.reading.patterns import matching
-from channelfit.reading.units import shown
 from channelfit.results.export.kinds import KINDS
 
 #: Options that the night sets itself, or that would change what it reads or where.

@@ -34,8 +34,7 @@ from channelfit.front.verbs.curves import CurvesOptions
 from channelfit.front.verbs.fhn import FhnOptions
 from channelfit.front.verbs.fits import OptimizeOptions, UncertaintyOptions
 from channelfit.problem.protocol import load_protocol
-from channelfit.reading.cautions import Caution
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import Caution, InputError
 from channelfit.reading.files import write_bytes
 from channelfit.reading.patterns import files_below
 from channelfit.results.comparison import check_same_data

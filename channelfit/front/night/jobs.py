@@ -14,10 +14,9 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from channelfit.reading.documents import Section, read_yaml
-from channelfit.reading.errors import InputError, did_you_mean
+from channelfit.reading.errors import InputError, did_you_mean, shown
 from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.nights import ARGUMENT_NAME, COMMANDS, JOB_NAME
-from channelfit.reading.units import shown
 
 #: Names of devices on Windows, which no folder can have there.
 _DEVICES = {

@@ -33,10 +33,9 @@ from channelfit.front.night.checks import fit_file
 from channelfit.front.night.jobs import Night
 from channelfit.front.night.record import BEGUN, SKIPPED, WAITING, NightRecord, now
 from channelfit.front.night.screen import NightScreen
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import opened, writing
 from channelfit.reading.second_process import own_group
-from channelfit.reading.texts import printable
 from channelfit.results.file_hashes import sha256_of
 from channelfit.results.identity import differences
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, process_of

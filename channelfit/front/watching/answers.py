@@ -16,9 +16,8 @@ from threading import Lock
 from typing import Any
 
 from channelfit.front.watching.traces import cost_figure, traces_figure, traces_so_far
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import read_plain
-from channelfit.reading.texts import printable
 from channelfit.results.report.page_content import position
 from channelfit.results.report.terminal import duration, short_number
 from channelfit.results.run_state import RUNNING

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.formats import (
     abf,
     delimited,
@@ -23,7 +23,6 @@ from channelfit.reading.formats import (
 )
 from channelfit.reading.formats.contents import Contents, Epoch, Signal
 from channelfit.reading.texts import file_size
-from channelfit.reading.units import shown
 
 __all__ = ["READERS", "Contents", "Epoch", "Signal", "choices_of", "read", "suffix_of"]
 

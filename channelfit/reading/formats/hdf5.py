@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading import memory
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.formats.contents import Contents, missing
 from channelfit.reading.formats.matrices import NamedArray, contents_of
 from channelfit.reading.second_process import read_in_process
-from channelfit.reading.units import shown
 
 #: As they are stored, unpacked, in float64, and sent to the other process.
 _BYTES_A_NUMBER = 32

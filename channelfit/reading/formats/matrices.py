@@ -13,11 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.formats.contents import Contents, distinct, signal, stacked
 from channelfit.reading.formats.headings import Heading, read_heading, sampling_of
 from channelfit.reading.keys.protocols import LAYOUTS
-from channelfit.reading.units import shown
 
 #: The least ratio of the axes by which the longer one is taken for time.
 _LONGER = 4

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.formats.contents import (
     Contents,
     Signal,
@@ -26,7 +26,7 @@ from channelfit.reading.formats.contents import (
     stacked,
 )
 from channelfit.reading.formats.hdf5 import as_text, member, numbers, opened, unusable
-from channelfit.reading.units import parse_quantity, shown
+from channelfit.reading.units import parse_quantity
 
 _RESPONSE, _STIMULUS = "VoltageClampSeries", "VoltageClampStimulusSeries"
 #: By key of `Contents.clamp`: the dataset in a series, and the factor from the unit that NWB

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from channelfit.reading.documents import read_json, read_text
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.formats.contents import Contents, Epoch
 from channelfit.reading.texts import file_size
-from channelfit.reading.units import shown
 
 _SUFFIXES = (".eph", ".json")
 _FIRST_LINE = "Ephys Protocol"

@@ -11,8 +11,7 @@ import sympy
 from channelfit.model.channel import CELSIUS, ChannelModel, Term
 from channelfit.model.ions import VALENCES, IonVariable, ion_variable
 from channelfit.model.terms import product
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, shown
 
 #: mV: no current of a cell reverses there.
 _NO_CELL = 500.0

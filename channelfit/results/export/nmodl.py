@@ -29,8 +29,7 @@ from channelfit.model.evaluation import evaluate
 from channelfit.model.ions import VALENCES, ion_variable, variables
 from channelfit.model.nmodl_comment import Metadata, Row, metadata_lines
 from channelfit.model.terms import product, symbol
-from channelfit.reading.errors import InputError
-from channelfit.reading.units import shown
+from channelfit.reading.errors import InputError, shown
 from channelfit.results.export.ions import (
     check_apart,
     exclusive_part,

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, FileSystemLoader
 
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import printable
 
 #: By this line a page of this program is recognized.
 GENERATOR = '<meta name="generator" content="channelfit '

@@ -21,8 +21,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from channelfit.reading.cautions import Caution
-from channelfit.reading.texts import printable
+from channelfit.reading.errors import Caution, printable
 from channelfit.search.loop import Progress, StopRules
 
 #: Seconds between two plain lines.
