@@ -61,6 +61,7 @@ def read_in_process(
     Raises InputError: what the function raised, or that the process died or took too long, which is
     the fault of the file.
     """
+    global _idle
     with _lock:
         process = _process()
         if process is None:
@@ -88,7 +89,7 @@ def read_in_process(
             raise
         finally:
             alarm.cancel()
-            _end_when_idle()
+            _idle = _in(_IDLE_SECONDS, end)
     if isinstance(answer, InputError):
         raise answer
     return answer
@@ -151,11 +152,6 @@ def _process() -> subprocess.Popen[bytes] | None:
         return None
     _child = os.getpid(), process
     return process
-
-
-def _end_when_idle() -> None:
-    global _idle
-    _idle = _in(_IDLE_SECONDS, end)
 
 
 def _in(seconds: float, do: Callable[[], None]) -> Timer:

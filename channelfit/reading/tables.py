@@ -201,7 +201,10 @@ def _values(
     rows: Sequence[str], places: Sequence[int], delimiter: str | None, path: Path
 ) -> np.ndarray:
     """Return the numbers of the rows, (n_rows, n_columns), NaN for a missing number."""
-    filled = [_fill_empty(row, delimiter) for row in rows] if delimiter else rows
+    filled = rows
+    if delimiter:  # unequal sweeps leave empty cells
+        cells = (row.split(delimiter) for row in rows)
+        filled = [delimiter.join(c if c.strip() else "nan" for c in row) for row in cells]
     try:
         return _numbers(filled, delimiter)
     except ValueError:
@@ -362,7 +365,7 @@ def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
     So may be a number such as 1.234 before a whole one: 1.234,5 is 1234.5 in some countries. Empty
     cells, as spreadsheets leave them at the end of a row, say nothing against that.
     """
-    filled = [row for row in map(_without_empty_end, rows) if row]
+    filled = list(filter(None, (row.rstrip(", ") for row in rows)))
     if filled and any(all(map(maybe.fullmatch, filled)) for maybe in _AMBIGUOUS):
         two = "two whole numbers" if "." not in rows[0] else "several numbers"
         raise InputError(
@@ -371,10 +374,6 @@ def _refuse_ambiguous(rows: Sequence[str], path: Path, line: int) -> None:
             path,
             f"line {line}",
         )
-
-
-def _without_empty_end(row: str) -> str:
-    return row.rstrip(", ")
 
 
 def _first_fault(
@@ -396,11 +395,6 @@ def _first_fault(
                 + "; numbers with a decimal comma must be written with a point" * commas
             )
     return None, ""
-
-
-def _fill_empty(row: str, delimiter: str) -> str:
-    """Return a row with NaN in its empty cells, which unequal sweeps leave."""
-    return delimiter.join(cell if cell.strip() else "nan" for cell in row.split(delimiter))
 
 
 def _fill_missing(row: str, delimiter: str | None) -> str:

@@ -49,7 +49,11 @@ def mistimed(
         traces: per experiment (n_sweeps, n_times) pA, the currents of these values.
     """
     samples = _samples(fit.problem.experiments)
-    if fit.surrogate or not samples or any(_has_delay(e) for e in fit.problem.experiments):
+    if (
+        fit.surrogate
+        or not samples
+        or any(e.clamp is not None and not e.clamp.delay.is_zero for e in fit.problem.experiments)
+    ):
         return ()
     objective = replace(fit, solved=(), cost=None).objective(scorer)
     size = objective.space.n_free * sum(trace.size for trace in traces)
@@ -76,10 +80,6 @@ def _caution(fit: FitPlan, delay: float, without: float, with_it: float) -> Caut
         f"to {with_it**0.5:.3g} pA in {_STEPS} steps",
         "give `delay:` beside `recording`, longer by so much, or as a parameter with a range",
     )
-
-
-def _has_delay(experiment: Experiment) -> bool:
-    return experiment.clamp is not None and not experiment.clamp.delay.is_zero
 
 
 @dataclass(frozen=True, eq=False)

@@ -377,18 +377,15 @@ class Interpreter:
             return self._call(tree, frame)
         if tree.kind == "UnaryExpression":
             sign, operand = tree.children
-            return self._unary(sign.text, self._expression(operand, frame))
+            node = self._expression(operand, frame)
+            if sign.text == "!":
+                return make("not", self._condition(node))
+            return make("neg", self._number(node))
         if tree.kind == "BinaryExpression":
             left, sign, right = tree.children
             operands = self._expression(left, frame), self._expression(right, frame)
             return self._binary(sign.text, *operands)
         self._refuse(f"{tree.kind} cannot be translated")
-
-    def _unary(self, sign: str, operand: Node) -> Node:
-        """Return "not" of a condition, or the negative of a number."""
-        if sign == "!":
-            return make("not", self._condition(operand))
-        return make("neg", self._number(operand))
 
     def _binary(self, sign: str, left: Node, right: Node) -> Node:
         """Return two values joined by a logical operator, a comparison or arithmetic."""

@@ -55,7 +55,11 @@ def contents_of(
     """
     if layout not in (None, *LAYOUTS):
         raise InputError(f"{shown(layout)} is not one of {', '.join(LAYOUTS)}", path, "layout")
-    long = [_squeezed(array) for array in arrays if array.values.size > 1]
+    long = [
+        replace(array, values=array.values.ravel()) if 1 in array.values.shape else array
+        for array in arrays
+        if array.values.size > 1
+    ]
     if not long:
         why = "".join(f"; {reason}" for reason in refused)
         raise InputError(f"no vector or matrix of real numbers inside{why}"[:300], path)
@@ -124,11 +128,6 @@ def _traces(arrays: list[NamedArray], notes: list[str]) -> tuple[list[NamedArray
 
 def _heading(array: NamedArray) -> Heading:
     return read_heading(array.name.rsplit("/", 1)[-1])
-
-
-def _squeezed(array: NamedArray) -> NamedArray:
-    values = array.values
-    return replace(array, values=values.ravel()) if 1 in values.shape else array
 
 
 def _samples(path: Path, main: NamedArray, others: Sequence[NamedArray], layout: str | None) -> int:

@@ -336,7 +336,9 @@ class _Mechanism(NmodlWriter):
     def _of_the_size(self) -> list[str]:
         if self.membrane is None:
             return ["Size: a point process is all channels of the cell that was recorded."]
-        sizes = [f"{self._whole(flow):.6g} {_size_unit(flow)}" for flow in self.flows]
+        sizes = [
+            f"{self._whole(flow):.6g} {'um3/ms' if flow.term.ion else 'nS'}" for flow in self.flows
+        ]
         names = [str(flow.density) for flow in self.flows]
         pairs = ", ".join(f"{n} from {s}" for n, s in zip(names, sizes, strict=True))
         return [f"Density: {pairs} of a whole cell; {self.membrane.known_from}."]
@@ -607,10 +609,6 @@ def _row(p: Parameter) -> Row:
     bounds = (p.lower, p.upper) if p.lower < p.upper else None
     assert p.value is not None
     return Row(p.name, p.value, p.unit, bounds, p.scale == "log", p.fixed)
-
-
-def _size_unit(flow: _Flow) -> str:
-    return "um3/ms" if flow.term.ion else "nS"
 
 
 # --- the name

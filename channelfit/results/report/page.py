@@ -186,7 +186,7 @@ def _experiment(
     shades = sweeps.colors(key)
     samples["ramps"] = {
         "light": [to_hex(c) for c in shades],
-        "dark": [to_hex(_lighter(c)) for c in shades],
+        "dark": [to_hex([0.3 + 0.7 * part for part in c]) for c in shades],
     }
     family = measured(traces, shared.reversal_mV)
     first = runs[shared.runs[0]]
@@ -215,12 +215,6 @@ def _experiment(
         "residuals": _residuals(figures, number, shared),
         "family": _family(figures, number, shared, family),
     }
-
-
-def _lighter(color: sweeps.Color) -> sweeps.Color:
-    """Return the color of a sweep on a dark ground."""
-    red, green, blue = (0.3 + 0.7 * part for part in color)
-    return red, green, blue
 
 
 def _sweeps(

@@ -144,7 +144,13 @@ def side_by_side(runs: Sequence[ReportedFit]) -> list[SharedRecording]:
         for place, panel in enumerate(run.panels):
             for k, shared in enumerate(found):
                 if number not in shared.runs and _same_data(shared.traces, panel):
-                    found[k] = _joined(shared, panel, number, place)
+                    rivals = (*shared.traces.rivals, panel.result)
+                    found[k] = replace(
+                        shared,
+                        traces=replace(shared.traces, rivals=rivals, membrane=None),
+                        runs=(*shared.runs, number),
+                        places=(*shared.places, place),
+                    )
                     break
             else:
                 reversal = run.reversals_mV[place]
@@ -159,16 +165,6 @@ def _same_data(a: Traces, b: Traces) -> bool:
     if a.protocol.sampling_ms != b.protocol.sampling_ms or (a.data is None) != (b.data is None):
         return False
     return a.data is None or b.data is None or np.array_equal(a.data, b.data, equal_nan=True)
-
-
-def _joined(shared: SharedRecording, panel: Traces, number: int, place: int) -> SharedRecording:
-    rivals = (*shared.traces.rivals, panel.result)
-    return replace(
-        shared,
-        traces=replace(shared.traces, rivals=rivals, membrane=None),
-        runs=(*shared.runs, number),
-        places=(*shared.places, place),
-    )
 
 
 # --- where values lie in their ranges -------------------------------------------------------------

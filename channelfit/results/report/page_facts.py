@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from channelfit.model.channel import Chain, ChannelModel, Transition
+from channelfit.model.channel import Chain, ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import words_of_clamps
@@ -92,9 +92,8 @@ def _chain(chain: Chain) -> SchemeChain:
         chain.power,
         tuple(chain.states),
         tuple(bool(conductance) for conductance in chain.conductances),
-        tuple(_step(transition) for transition in chain.transitions),
+        tuple(
+            SchemeStep(t.source, t.target, t.multiplicity, str(t.rate), math_text(t.rate))
+            for t in chain.transitions
+        ),
     )
-
-
-def _step(t: Transition) -> SchemeStep:
-    return SchemeStep(t.source, t.target, t.multiplicity, str(t.rate), math_text(t.rate))

@@ -200,7 +200,8 @@ def bands_of(
     for k, (one, mask) in enumerate(zip(residuals, counts, strict=True)):
         one, mask = one.ravel(), mask.ravel()
         moved = None if derivatives is None else derivatives[k].reshape(len(one), -1)
-        for a, b in _stretches(len(one)):
+        edges = np.linspace(0, len(one), -(-len(one) // _LONGEST) + 1).astype(int).tolist()
+        for a, b in pairwise(edges):
             stretches.append((one[a:b], mask[a:b], None if moved is None else moved[a:b]))
     longest = max(len(one) for one, _, _ in stretches)
     n = 0 if derivatives is None else derivatives[0].shape[2]
@@ -264,12 +265,6 @@ def _lines(power: np.ndarray) -> np.ndarray:
     found = np.zeros(len(power), bool)
     found[places] = (power[places] > _LINE * usual) & (usual > 0)
     return found
-
-
-def _stretches(n: int) -> list[tuple[int, int]]:
-    """Return where stretches of a series begin and end, none of them longer than `_LONGEST`."""
-    edges = np.linspace(0, n, -(-n // _LONGEST) + 1).astype(int).tolist()
-    return list(pairwise(edges))
 
 
 @lru_cache(maxsize=8)  # all wells of a plate have the same

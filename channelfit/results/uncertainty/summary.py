@@ -58,7 +58,16 @@ def summary_of(
         "uncertainty": as_plain(judged),
     }
     if found_profiles:
-        out["profiles"] = {one.name: _profile(one) for one in found_profiles}
+        out["profiles"] = {
+            one.name: {
+                "interval": [one.lower, one.upper],
+                "open_below": one.open_below,
+                "open_above": one.open_above,
+                "values": one.values.tolist(),
+                "chi_square": one.chi_square.tolist(),
+            }
+            for one in found_profiles
+        }
     if found_families:
         out["families"] = [_family(found, family) for family in found_families]
     if posterior is not None:
@@ -81,16 +90,6 @@ def _parameters(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
         if side:
             rows[name]["note"] = f"at {'upper' if side > 0 else 'lower'} bound"
     return rows
-
-
-def _profile(one: Profile) -> dict[str, Any]:
-    return {
-        "interval": [one.lower, one.upper],
-        "open_below": one.open_below,
-        "open_above": one.open_above,
-        "values": one.values.tolist(),
-        "chi_square": one.chi_square.tolist(),
-    }
 
 
 def _family(found: Estimate, family: FitFamily) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.imports.document import Imported, imported
-from channelfit.model.imports.equations import Equations, ImportedParameter
+from channelfit.model.imports.equations import Equations
 from channelfit.model.imports.nmodl_declarations import Declarations, declarations
 from channelfit.model.imports.nmodl_run import Interpreter
 from channelfit.model.imports.nmodl_text import read_nmodl
@@ -432,19 +432,17 @@ def computed_in_process(
         raise InputError(error.message) from None
 
 
-def _ion(given: ImportedParameter) -> str:
-    """Return the ion of a reversal potential such as ena, or of a concentration such as cai."""
-    return given.own[1:] if given.kind == "reversal" else given.own[:-1]
-
-
 def _theirs(mechanism: Mechanism, jobs: list[Any], folder: Path) -> list[dict[str, Array | str]]:
     """Return the results of `held` for each job, by name; from the other process."""
     declared = mechanism.declared
+    read = [given for given in declared.parameters.values() if given.kind]
+    # the ion of a reversal potential such as ena, or of a concentration such as cai
+    ions = {given.own[1:] if given.kind == "reversal" else given.own[:-1] for given in read}
     whole = {
         "text": mechanism.text,
         "point": declared.point,
         "currents": declared.currents,
-        "ions": sorted({_ion(given) for given in declared.parameters.values() if given.kind}),
+        "ions": sorted(ions),
         "per_pA": mechanism.found.per_pA,
         "area": mechanism.imported.area,
         "steady": sorted(mechanism.found.steady),
