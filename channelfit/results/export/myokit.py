@@ -29,7 +29,7 @@ from channelfit.model.terms import V, exprel, sum_of
 from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.provenance import one_line
 from channelfit.results.export.subject import Subject
-from channelfit.scoring.neuron.nmodl import is_gate
+from channelfit.scoring.neuron.nmodl import is_gate, opened
 from channelfit.scoring.neuron.nmodl_printer import number
 from channelfit.scoring.neuron.oracle import steady_state
 
@@ -433,7 +433,10 @@ class _Model:
             self._add(self.state[chain.name, chain.states[1]], chain.limit, _PURE)
         elif is_gate(chain) and chain.limit is not None and chain.tau is not None:
             x = self.state[chain.name, chain.states[1]]
-            inf, tau = self._claim(f"{chain.name}_inf"), self._claim(f"{chain.name}_tau")
+            inf, tau = (
+                self._claim(f"{chain.name}_inf"),
+                self._claim(f"{chain.name}_tau"),
+            )
             self._add(inf, chain.limit, _PURE)
             self._add(tau, chain.tau, _TIME)
             self.lines.append(f"dot({x}) = ({inf} - {x}) / {tau}")
@@ -468,10 +471,10 @@ class _Model:
             )
             name = self._claim(f"i{ending}")
             names.append(name)
-            opened = [self._open(self.channel.chains[k]) for k in term.chains]
+            opened_by = [opened(self.channel.chains[k], self.state, " * ") for k in term.chains]
             size_unit = _PERMEABILITY if term.ion else _CONDUCTANCE
             size = self.writer.of(term.size, size_unit).within(_POWER)
-            parts = [size, *opened]
+            parts = [size, *opened_by]
             if term.rectification is not None:
                 bend = self._claim(f"rectification{ending}")
                 self._add(bend, term.rectification, _PURE)
@@ -479,7 +482,10 @@ class _Model:
             parts.append(self._force(term, ending))
             self.lines += [f"{name} = {' * '.join(parts)}", "    in [pA]"]
         if len(names) > 1:
-            self.lines += [f"{self._claim('i_total')} = {' + '.join(names)}", "    in [pA]"]
+            self.lines += [
+                f"{self._claim('i_total')} = {' + '.join(names)}",
+                "    in [pA]",
+            ]
 
     def _force(self, term: Term, ending: str) -> str:
         """Return the driving force of open channels."""
@@ -508,16 +514,6 @@ class _Model:
             "    in [C/mmol*mM]",
         ]
         return drive
-
-    def _open(self, chain: Chain) -> str:
-        if is_gate(chain):
-            text = self.state[chain.name, chain.states[1]]
-        else:
-            rows = zip(chain.states, chain.conductances, strict=True)
-            terms = [(c, self.state[chain.name, s]) for s, c in rows if c]
-            text = " + ".join(s if c == 1 else f"{number(c)} * {s}" for c, s in terms)
-            text = f"({text})" if len(terms) > 1 else text
-        return text if chain.power == 1 else f"{text}^{chain.power}"
 
     def _protocol(self) -> list[str]:
         holding = number(self.subject.holding_mV)

@@ -46,6 +46,7 @@ from channelfit.scoring.neuron.nmodl import (
     block,
     identifier,
     is_reserved,
+    opened,
     parameter_lines,
     plain_ascii,
 )
@@ -477,8 +478,8 @@ class _Mechanism(NmodlWriter):
         sums: dict[str, list[str]] = {}
         for flow in self.flows:
             size = self.printer.operand(flow.term.size)
-            opened = [self._open(self.model.chains[k]) for k in flow.term.chains]
-            lines.append(f"    {flow.conductance} = {'*'.join([size, *opened])}")
+            chains = [opened(self.model.chains[k], self.state) for k in flow.term.chains]
+            lines.append(f"    {flow.conductance} = {'*'.join([size, *chains])}")
             scale = ["(0.001)"] if self.point else []
             bend = [flow.rectification] if flow.rectification else []
             whole = "*".join([*scale, flow.conductance, *bend, self._force(flow)])

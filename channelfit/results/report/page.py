@@ -186,7 +186,7 @@ def _experiment(
     shades = sweeps.colors(key)
     samples["ramps"] = {
         "light": [to_hex(c) for c in shades],
-        "dark": [to_hex([0.3 + 0.7 * part for part in c]) for c in shades],
+        "dark": [to_hex((0.3 + 0.7 * r, 0.3 + 0.7 * g, 0.3 + 0.7 * b)) for r, g, b in shades],
     }
     family = measured(traces, shared.reversal_mV)
     first = runs[shared.runs[0]]

@@ -147,6 +147,18 @@ def rate_name(chain: Chain, k: int) -> str:
     return f"k_{t.source}_{t.target}"
 
 
+def opened(chain: Chain, names: Mapping[tuple[str, str], str | None], times: str = "*") -> str:
+    """Return the open probability of a chain, by the names of its states in the file."""
+    if is_gate(chain):
+        text = str(names[chain.name, chain.states[1]])
+    else:
+        pairs = zip(chain.states, chain.conductances, strict=True)
+        terms = [(c, str(names[chain.name, s])) for s, c in pairs if c]
+        text = " + ".join(s if c == 1 else f"{number(c)}{times}{s}" for c, s in terms)
+        text = f"({text})" if len(terms) > 1 else text
+    return text if chain.power == 1 else f"{text}^{chain.power}"
+
+
 # --- names
 
 
@@ -411,7 +423,7 @@ class NmodlWriter:
         if not self.model.ohmic:
             return block("BREAKPOINT", lines + self._sum_of_terms())
         reversal = "erev" if self._fixed_reversal else self.printer.operand(self.model.reversal)
-        opening = "*".join(self._open(c) for c in self.model.chains)
+        opening = "*".join(opened(c, self.state) for c in self.model.chains)
         if self.point:
             size = f"(0.001)*{self.printer.operand(self.model.conductance)}"  # nS mV = 0.001 nA
         else:
@@ -437,24 +449,11 @@ class NmodlWriter:
         products = []
         for term in self.model.terms:
             size = self.printer.operand(term.size) if self.point else self.density[term]
-            opened = [self._open(self.model.chains[k]) for k in term.chains]
-            products.append("*".join([size, *opened, self.drive[term]]))
+            chains = [opened(self.model.chains[k], self.state) for k in term.chains]
+            products.append("*".join([size, *chains, self.drive[term]]))
         if self.point:
             products = [f"(0.001)*{product}" for product in products]
         return [f"    i = {products[0]}", *(f"    i = i + {product}" for product in products[1:])]
-
-    def _open(self, chain: Chain) -> str:
-        if is_gate(chain):
-            text = str(self.state[chain.name, chain.states[1]])
-        else:
-            terms = [
-                (c, str(self.state[chain.name, s]))
-                for s, c in zip(chain.states, chain.conductances, strict=True)
-                if c
-            ]
-            text = " + ".join(s if c == 1 else f"{number(c)}*{s}" for c, s in terms)
-            text = f"({text})" if len(terms) > 1 else text
-        return text if chain.power == 1 else f"{text}^{chain.power}"
 
     def _initial(self) -> str:
         lines, local = [f"    {self._call}"], list[str]()
