@@ -402,8 +402,8 @@ FAULTS = [
     Fault(
         "tables: empty cells are currents of 0",
         "reading/tables.py",
-        'cell if cell.strip() else "nan"',
-        'cell if cell.strip() else "0"',
+        'c if c.strip() else "nan"',
+        'c if c.strip() else "0"',
         "recording",
     ),
     Fault(

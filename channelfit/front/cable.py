@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from channelfit.fitzhugh_nagumo import choice, inputs
 from channelfit.fitzhugh_nagumo.equation import Cable, End, Equation, Pulse
-from channelfit.fitzhugh_nagumo.simulation import simulate
+from channelfit.fitzhugh_nagumo.simulation import Run, simulate
 from channelfit.reading.errors import InputError
-
-if TYPE_CHECKING:
-    from channelfit.fitzhugh_nagumo.simulation import Run
 
 
 def fhn(

@@ -7,12 +7,12 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from channelfit.front.progress import screen_for
 from channelfit.model.channel import ChannelModel
+from channelfit.model.imports.document import Imported
 from channelfit.model.model import Model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
@@ -22,9 +22,6 @@ from channelfit.scoring.neuron.importing import TOLERANCE, Proof, prove, read_me
 from channelfit.scoring.neuron.importing_myokit import prove_myokit, read_myokit_model
 from channelfit.scoring.neuron.mechanisms import NeuronUnavailable
 from channelfit.scoring.scorer import make_scorer
-
-if TYPE_CHECKING:
-    from channelfit.model.imports.document import Imported
 
 #: Bytes of a file that is read.
 _LARGEST = 20_000_000

@@ -17,14 +17,12 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from channelfit.reading.errors import Caution, InputError
 from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.scoring.machine.announcements import listening
-
-if TYPE_CHECKING:
-    from channelfit.search.loop import Progress
+from channelfit.search.loop import Progress
 
 #: Seconds between two changes of what a notebook shows.
 _REFRESH = 0.2

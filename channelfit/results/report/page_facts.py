@@ -6,8 +6,6 @@ loads slowly.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from channelfit.model.channel import Chain, ChannelModel
@@ -16,11 +14,9 @@ from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import words_of_clamps
 from channelfit.results.report.expression_text import math_symbol, math_text
 from channelfit.results.report.page_content import Facts, ModelScheme, SchemeChain, SchemeStep
+from channelfit.search.loop import FitResult
+from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import OF_THE_MODEL
-
-if TYPE_CHECKING:
-    from channelfit.search.loop import FitResult
-    from channelfit.search.plan import FitPlan
 
 
 def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
