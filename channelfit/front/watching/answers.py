@@ -223,10 +223,10 @@ class _TracesSoFar:
                 return {"trouble": "No fit has been saved yet."}
             if signature != self._signature and now >= self._not_before:
                 self._signature = signature
-            try:
-                self._answer = {"experiments": traces_so_far(self._file)}
-            except InputError as error:
-                self._answer = {"trouble": printable(f"They cannot be computed: {error}")}
+                try:
+                    self._answer = {"experiments": traces_so_far(self._file)}
+                except InputError as error:
+                    self._answer = {"trouble": printable(f"They cannot be computed: {error}")}
                 ended = time.monotonic()
                 self._not_before = ended + _PAUSE * (ended - now)
             return self._answer
