@@ -734,7 +734,7 @@ FAULTS = [
     # --- drawn: what was cut off, pieces
     Fault(
         "resuming: a run that may go on elsewhere is taken over",
-        "results/resuming.py",
+        "results/checkpoint.py",
         "still_runs(process) is False",
         "still_runs(process) is not True",
         "run_state resume",

@@ -23,7 +23,7 @@ from channelfit.reading import formats, tables
 from channelfit.reading.csv_tables import first_cells
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import InputError, did_you_mean, printable, shown
-from channelfit.reading.patterns import matching
+from channelfit.reading.files import matching
 from channelfit.reading.texts import file_size
 
 #: The well of a 384-well plate within a text.

@@ -24,7 +24,7 @@ from channelfit.model.channel import Parameter
 from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import write_bytes, write_text
 from channelfit.reading.saved import read_arrays
-from channelfit.results.file_hashes import file_hashes
+from channelfit.results.identity import file_hashes
 from channelfit.results.run_state import json_text
 from channelfit.results.run_summary import titles
 from channelfit.scoring.machine.computer import machine, versions

@@ -27,8 +27,7 @@ from channelfit.problem.experiment import Problem
 from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.errors import Caution, InputError, each_once
-from channelfit.results.file_hashes import sha256_of
-from channelfit.results.identity import identity
+from channelfit.results.identity import identity, sha256_of
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import ChannelScorer, make_scorer
 from channelfit.search.fit_file import Load

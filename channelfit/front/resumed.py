@@ -63,7 +63,9 @@ def end_if_finished(
         results: a file that is there once the run has finished and its folder has gone; None where
             the folder stays.
     """
-    from channelfit.results.resuming import has_finished  # loads NumPy, which --help does not need
+    from channelfit.results.checkpoint import (
+        has_finished,  # loads NumPy, which --help does not need
+    )
 
     done = has_finished(run) if results is None else results.is_file() and not run.exists()
     if not done:
@@ -83,8 +85,7 @@ def words_of_the_run(run: Path, command: click.Command) -> list[str]:
     Raises InputError: the run cannot go on.
     """
     # they load NumPy, which --help does not need
-    from channelfit.results.checkpoint import arguments_of
-    from channelfit.results.resuming import check_stopped
+    from channelfit.results.checkpoint import arguments_of, check_stopped
 
     check_stopped(run, claimed=False)
     known, directory = arguments_of(run, str(command.name))

@@ -1,4 +1,4 @@
-"""The starter fit that `channelfit init` writes: a model chosen by what the current looks like."""
+"""The starter fit that `channelfit init` writes: a model chosen by the current, and a clamp."""
 
 from __future__ import annotations
 

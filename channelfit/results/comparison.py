@@ -22,8 +22,8 @@ from channelfit.results.files import FIT
 from channelfit.results.quality import Quality
 from channelfit.results.report.traces import Traces
 from channelfit.results.run_summary import Winner, rescore
+from channelfit.results.uncertainty.assessment import brought_to_minimum
 from channelfit.results.uncertainty.noise_spectrum import correlation_time
-from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan
 

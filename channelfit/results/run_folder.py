@@ -26,8 +26,13 @@ from typing import Any, Self
 
 from channelfit.reading.errors import Caution, InputError
 from channelfit.reading.files import discard_partial, write_text, writing
-from channelfit.results import resuming
-from channelfit.results.checkpoint import RESUME, Checkpoint
+from channelfit.results.checkpoint import (
+    RESUME,
+    Checkpoint,
+    check_stopped,
+    cut_off_early,
+    how_to_go_on,
+)
 from channelfit.results.files import fault_of, make_folder, sync_folder
 from channelfit.results.run_state import CLAIM, FAILED, INTERRUPTED, STATE, RunState
 
@@ -77,12 +82,10 @@ def check_folder(folder: Path) -> None:
         raise InputError(f"cannot be used: {error.strerror or error}", folder) from None
     if not os.access(parent, os.W_OK):
         raise InputError(f"cannot be written to: no permission in {parent}", folder)
-    if found and resuming.cut_off_early(folder):
+    if found and cut_off_early(folder):
         return
     if RESUME in found:
-        raise InputError(
-            f"{resuming.how_to_go_on(folder)}; to begin anew, give a new folder", folder
-        )
+        raise InputError(f"{how_to_go_on(folder)}; to begin anew, give a new folder", folder)
     if CLAIM in found:
         raise InputError(_TAKEN, folder)
     if found:
@@ -176,10 +179,10 @@ class RunFolder:
         """
         with self.undisturbed():
             dead = _mark(folder)
-            resuming.check_stopped(folder, dead is not None)
+            check_stopped(folder, dead is not None)
             _take(folder, dead)
             # the claim may have been that of another process that had not yet written its state
-            resuming.check_stopped(folder, dead is not None)
+            check_stopped(folder, dead is not None)
             discard_partial(folder)
             self.resumed = True
             self._begin(folder, [])

@@ -2,7 +2,9 @@
 
 The file is there from the first second of a run, and is written anew about once a second and when
 the run ends. A run that was killed leaves a file that says that it is running; that its process is
-gone is seen by `processes.still_runs`.
+gone is seen by `still_runs`. A process number alone is not enough, since a later process may get
+the same one, so the identity of a process includes the moment of its start. A process on another
+computer, or within another container, cannot be seen from here.
 """
 
 from __future__ import annotations

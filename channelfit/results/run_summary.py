@@ -12,8 +12,8 @@ import numpy as np
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import Caution, InputError
 from channelfit.reading.saved import FLAG, NUMBER, PLAIN, TEXT, WHOLE, Each, Listed, check_shape
-from channelfit.results.file_hashes import file_hashes
 from channelfit.results.files import SUMMARY, file_beside
+from channelfit.results.identity import file_hashes
 from channelfit.results.mistiming import mistimed
 from channelfit.results.quality import FIGURES, Quality, pooled, quality
 from channelfit.results.run_state import moment, parameter_row

@@ -18,8 +18,8 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
+from channelfit.reading.files import files_below, matching
 from channelfit.reading.formats.matlab import variables
-from channelfit.reading.patterns import files_below, matching
 from channelfit.reading.tables import read_columns
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import make_scorer
@@ -151,7 +151,7 @@ def test_a_pattern_that_would_search_everything_is_refused(tmp_path, monkeypatch
     (tmp_path / "d0" / "again").symlink_to(tmp_path)
     assert matching(tmp_path / "d1" / "**" / "*.csv") == [tmp_path / "d1" / "e" / "x.csv"]
     assert len(matching(tmp_path / "*" / "e" / "*.csv")) == 8
-    monkeypatch.setattr("channelfit.reading.patterns._MOST", 7)
+    monkeypatch.setattr("channelfit.reading.files._MOST", 7)
     monkeypatch.setattr("glob.glob", never)
     with pytest.raises(InputError, match="more than 7 files and folders would be searched"):
         matching(tmp_path / pattern)

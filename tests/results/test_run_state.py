@@ -16,7 +16,7 @@ from channelfit.front.main import main
 from channelfit.reading import files
 from channelfit.reading.errors import InputError
 from channelfit.results import run_folder, run_state
-from channelfit.results.resuming import cut_off_early
+from channelfit.results.checkpoint import cut_off_early
 from channelfit.results.run_state import still_runs, this_process
 from support.places import MODELS
 

@@ -7,10 +7,9 @@ import pytest
 
 from channelfit.front.kinds import load_plan
 from channelfit.model.channel import Parameter
-from channelfit.results.uncertainty.assessment import assess
+from channelfit.results.uncertainty.assessment import assess, brought_to_minimum
 from channelfit.results.uncertainty.estimate import estimate
 from channelfit.results.uncertainty.profiles import profiles
-from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.scoring.scorer import Score, make_scorer
 from support.uncertain import Differences, curve_objective, loaded, written
 

@@ -25,10 +25,9 @@ from channelfit.front.options import kept_options
 from channelfit.front.progress import compilations_shown, nothing_collected
 from channelfit.front.verbs.batch import BatchOptions
 from channelfit.reading.errors import Caution, printable
-from channelfit.results.checkpoint import arguments_of
+from channelfit.results.checkpoint import arguments_of, check_stopped
 from channelfit.results.quality import TOO_FEW, too_few
 from channelfit.results.report import terminal
-from channelfit.results.resuming import check_stopped
 from channelfit.results.run_folder import RunFolder
 
 #: The most reasons that the summary lists.

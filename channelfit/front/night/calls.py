@@ -16,7 +16,7 @@ import click
 from channelfit.front.night.jobs import Job, Night, Result, Value
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import did_you_mean, shown
-from channelfit.reading.patterns import matching
+from channelfit.reading.files import matching
 from channelfit.results.export.kinds import KINDS
 
 #: Options that the night sets itself, or that would change what it reads or where.

@@ -35,13 +35,12 @@ from channelfit.front.verbs.fhn import FhnOptions
 from channelfit.front.verbs.fits import OptimizeOptions, UncertaintyOptions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.errors import Caution, InputError
-from channelfit.reading.files import write_bytes
-from channelfit.reading.patterns import files_below
+from channelfit.reading.files import files_below, write_bytes
 from channelfit.results.comparison import check_same_data
 from channelfit.results.export.kinds import exported
 from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.subject import read_subject
-from channelfit.results.file_hashes import file_hashes
+from channelfit.results.identity import file_hashes
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
 from channelfit.scoring.machine import gpu

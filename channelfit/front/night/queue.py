@@ -36,8 +36,7 @@ from channelfit.front.night.screen import NightScreen
 from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import opened, writing
 from channelfit.reading.second_process import own_group
-from channelfit.results.file_hashes import sha256_of
-from channelfit.results.identity import differences
+from channelfit.results.identity import differences, sha256_of
 from channelfit.results.run_state import FAILED, FINISHED, INTERRUPTED, RUNNING, process_of
 from channelfit.results.runs import find_run
 

@@ -2,6 +2,9 @@
 
 The fit that goes on is not disturbed: `fit.yaml` is read by a process of its own
 (`reading.second_process`), which computes the currents once more, with low priority.
+The figures are Bokeh's; later data the pages put into them themselves. No text of a user is ever
+given to Bokeh, which would read some of it as formulas; colors are set by the page, since they
+depend on whether the user prefers a dark one.
 """
 
 from __future__ import annotations

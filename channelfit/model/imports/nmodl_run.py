@@ -15,11 +15,11 @@ from typing import NoReturn
 
 from channelfit.model.imports import nodes
 from channelfit.model.imports.equations import Equations, Reaction
+from channelfit.model.imports.gating import exact_step
 from channelfit.model.imports.guards import unguarded
 from channelfit.model.imports.nmodl_declarations import CELSIUS, Declarations
 from channelfit.model.imports.nmodl_tree import Tree
 from channelfit.model.imports.nodes import COMPARISONS, Node, choice, make, name, number
-from channelfit.model.imports.steps import exact_step
 from channelfit.model.imports.trial import never_seen
 from channelfit.reading.errors import InputError
 

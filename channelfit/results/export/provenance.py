@@ -12,7 +12,7 @@ from typing import Any
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.results.citation import named
-from channelfit.results.file_hashes import files_in, sha256_of
+from channelfit.results.identity import files_in, sha256_of
 
 #: How channelfit itself is cited.
 CITATION = named()

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.results.uncertainty.assessment import brought_to_minimum
 from channelfit.results.uncertainty.estimate import LEVEL, Estimate, estimate, quantile
-from channelfit.results.uncertainty.refinement import brought_to_minimum
 from channelfit.search.least_squares import refine
 from channelfit.search.objective import Local, Objective
 

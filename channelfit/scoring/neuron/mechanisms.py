@@ -3,7 +3,8 @@
 This is the only file that imports NEURON, and it does so when it is first needed, because NEURON
 is optional and takes long to load. A compiled mechanism is kept in the cache folder, where it is
 trusted as other machine code is (`cache.kept`), and is found again by a hash of its text, of
-NEURON's version and of the platform.
+NEURON's version and of the platform. NEURON's parser runs in a process of its own
+(`reading.second_process`): a text that is nested deeply enough ends it.
 """
 
 from __future__ import annotations
