@@ -132,7 +132,6 @@ def _refuse_others(file: Path) -> None:
 
 
 def _run(fit: Fit, label: str) -> ReportedFit:
-    """Return a fit as a report describes it."""
     from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.page_facts import facts_of
 

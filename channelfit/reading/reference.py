@@ -144,7 +144,6 @@ def _without(key: Key) -> str:
 
 
 def _title(name: str) -> str:
-    """Return the heading of a section."""
     files = {section: f"A {kind} file" for kind, section in FILES.items()}
     return files.get(name, f"`{name}`")
 

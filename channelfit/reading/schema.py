@@ -79,7 +79,6 @@ class _SchemaWriter:
         return {"$schema": _DRAFT, "title": title, **root, "definitions": found}
 
     def _defined(self, name: str, schema: Schema) -> Schema:
-        """Return a reference to a definition."""
         self.definitions.setdefault(name, schema)
         return {"$ref": f"#/definitions/{name}"}
 

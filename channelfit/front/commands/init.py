@@ -310,7 +310,6 @@ def _fit_lines(
     how: FileOptions,
     folder: Path,
 ) -> Iterator[str]:
-    """Yield the rows of `experiments`."""
     for each, protocol, clamp in zip(found, protocols, clamps, strict=True):
         yield f"    - {_entry('protocol', protocol.name)}    # from {_comment(each.protocol_from)}"
         yield "      recording:"

@@ -567,5 +567,4 @@ def _quoted(text: str) -> str:
 
 
 def _name(text: str) -> str:
-    """Return a text as the name of a model."""
     return re.sub(r"[^A-Za-z0-9_ .,+()-]", "_", text).lstrip("_ .,+()-")[:80] or "imported"

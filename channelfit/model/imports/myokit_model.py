@@ -395,7 +395,6 @@ def _value(variable: Any) -> float | None:
 
 
 def _is_concentration(variable: Any) -> bool:
-    """Return whether the unit of a variable is one of a concentration."""
     import myokit  # optional, and loaded by now
 
     unit = variable.unit()

@@ -104,7 +104,6 @@ def _rates(found: Equations, states: Mapping[str, float]) -> dict[str, Array]:
 
 
 def _is_gate(found: Equations, state: str, rhs: Node) -> bool:
-    """Return whether a derivative is that of a gate."""
     try:
         gate_of(found, state, rhs)
     except InputError:
@@ -113,7 +112,6 @@ def _is_gate(found: Equations, state: str, rhs: Node) -> bool:
 
 
 def _is_linear(state: str, rhs: Node) -> bool:
-    """Return whether a derivative is linear in its own state."""
     try:
         return polynomial(rhs, frozenset((state,))).keys() <= {(), ((state, 1),)}
     except NotPolynomial:

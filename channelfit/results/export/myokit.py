@@ -255,7 +255,6 @@ class _Expressions:
         return _Text(text, _ATOM, unit)
 
     def _test(self, node: sympy.Basic) -> str:
-        """Return a condition."""
         if isinstance(node, (And, Or)):
             word = " and " if isinstance(node, And) else " or "
             return word.join(f"({self._test(part)})" for part in node.args)
@@ -269,7 +268,6 @@ class _Expressions:
 
 
 def _bearing(text: str, unit: _Unit) -> _Text:
-    """Return a number with a unit."""
     return _Text(text if unit == _PURE else f"{text} [{unit_text(unit)}]", _ATOM, unit)
 
 

@@ -505,7 +505,6 @@ class _Mechanism(NmodlWriter):
         return f"ghk(v, {inside}, {outside}, {term.ion.valence}, {thermal})"
 
     def _limit(self, gate: Chain) -> str:
-        """Return the limit of a gate at a voltage that stands still."""
         names = self.inf_tau.get(gate.name)
         return names[0] if names else super()._limit(gate)
 
@@ -561,7 +560,6 @@ class _Mechanism(NmodlWriter):
         return local, lines + [f"    {state} = {state}/total" for state in states]
 
     def _approach(self, gate: Chain) -> str:
-        """Return the derivative of a gate."""
         names = self.inf_tau.get(gate.name)
         if names is None:
             return super()._approach(gate)

@@ -156,7 +156,6 @@ class _Module:
         return lines, [*rows, "        },"]
 
     def _claim(self, name: str) -> str:
-        """Return a name that nothing else has."""
         while name in self.taken:
             name += "_"
         self.taken.add(name)
@@ -209,7 +208,6 @@ class _Module:
 
 
 def _tuple(texts: Iterable[str]) -> str:
-    """Return a tuple of Python."""
     first, *others = texts
     return f"({', '.join([first, *others])})" if others else f"({first},)"
 

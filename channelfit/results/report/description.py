@@ -13,13 +13,9 @@ from channelfit.results.report.scheme import rows_of_states
 from channelfit.results.report.terminal import PlainConsole, table
 
 
-def describe(model: ChannelModel, console: Console | None = None) -> None:
-    """Print the description of a model.
-
-    Arguments:
-        console: where to print; None for standard output.
-    """
-    console = console or PlainConsole(highlight=False)
+def describe(model: ChannelModel) -> None:
+    """Print the description of a model."""
+    console = PlainConsole(highlight=False)
     console.print(Text(model.name, style="bold"))
     for paragraph in (model.description, model.source):
         if paragraph:

@@ -336,7 +336,6 @@ def _box(text: str) -> tuple[float, float, float]:
 
 
 def _width(text: str) -> float:
-    """Return the width of a text in inches."""
     return _box(text)[0] if text else 0.0
 
 

@@ -497,7 +497,6 @@ class NmodlWriter:
         return f"{a}/({a} + {b})"
 
     def _approach(self, gate: Chain) -> str:
-        """Return the derivative of a gate."""
         (a, b), x = self._gate_rates(gate), self._value_of(gate)
         return f"{a}*(1 - {x}) - {b}*{x}"
 
