@@ -124,25 +124,18 @@ def _resumed_request(run: Path) -> BatchRequest:
 
 def _print_summary(table: WellTable, summary: dict[str, Any], folder: Path) -> None:
     """Print the summary: how many are good, why others are not, and where values lie."""
-    console = terminal.PlainConsole(highlight=False)
     counts = Counter(map(str, table["quality"]))
     words = ", ".join(f"{counts[q]:,} {q}" for q in ("ok", "check", "failed") if counts[q])
-    console.print(f"{len(table):,} wells: {words}", markup=False)
+    parts: list[Any] = [f"{len(table):,} wells: {words}"]
     reasons = Counter(kind for text in table["reason"] for kind in kinds_of_reasons(str(text)))
-    for reason, count in reasons.most_common(_REASONS):
-        console.print(f"  {count:,}: {reason}", markup=False, soft_wrap=True)
+    parts += [f"  {count:,}: {reason}" for reason, count in reasons.most_common(_REASONS)]
     if len(reasons) > _REASONS:
-        console.print(f"  and {len(reasons) - _REASONS} more reasons, in the table")
+        parts.append(f"  and {len(reasons) - _REASONS} more reasons, in the table")
     good = table.select(np.array([q == "ok" for q in table["quality"]], dtype=bool))
-    if len(good):
-        console.print()
-        console.print(_spreads(good))
-        console.print()
+    parts += ["", _spreads(good)] if len(good) else []
     for key in ("population", "groups"):
-        if key in summary:
-            console.print(summary[key]["text"], markup=False, soft_wrap=True)
-            console.print()
-    console.print(f"results    {folder}", soft_wrap=True, markup=False)
+        parts += [summary[key]["text"], ""] if key in summary else []
+    terminal.show(*parts, f"results    {folder}")
 
 
 def _spreads(good: WellTable) -> Any:

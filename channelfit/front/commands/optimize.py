@@ -74,11 +74,7 @@ def _fitted(
 
 
 def _print_result(summary: dict[str, Any], folder: Path) -> None:
-    console = terminal.PlainConsole(highlight=False)
-    console.print()
-    if len(summary["parameters"]) <= _MOST_ROWS:
-        console.print(result_tables.result_table(summary["parameters"]))
-        console.print()
-    for line in result_tables.result_lines(summary):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(f"results    {folder}", soft_wrap=True, markup=False)
+    listed = len(summary["parameters"]) <= _MOST_ROWS
+    tables = [result_tables.result_table(summary["parameters"])] if listed else []
+    lines = result_tables.result_lines(summary)
+    terminal.show("", *tables, *lines, f"results    {folder}")

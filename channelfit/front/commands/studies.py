@@ -116,22 +116,18 @@ def _identity(plan: FitPlan, scorer: Scorer, request: StudyRequest) -> dict[str,
 
 
 def _print_uncertainty(summary: dict[str, Any]) -> None:
-    console = terminal.PlainConsole(highlight=False)
-    console.print(result_tables.result_table(summary["parameters"]))
-    console.print()
     before, cost = summary["cost_before_refining"], summary["cost"]
     gained = f" (before refining {before:.6g})" if before > cost else ""
-    console.print(f"cost       {cost:.6g} pA^2{gained}", soft_wrap=True)
+    cost_line = f"cost       {cost:.6g} pA^2{gained}"
+    terminal.show(result_tables.result_table(summary["parameters"]), cost_line)
     if "profiles" in summary or "posterior" in summary:
-        console.print(result_tables.profile_table(summary))
-        console.print()
+        terminal.show(result_tables.profile_table(summary))
     lines = result_tables.uncertainty_lines(summary["uncertainty"])
     lines += result_tables.family_lines(summary["families"]) if "families" in summary else []
     lines += [
         f"posterior  {warning}" for warning in summary.get("posterior", {}).get("warnings", ())
     ]
-    for line in lines:
-        console.print(line, soft_wrap=True, markup=False)
+    terminal.show(*lines)
 
 
 def compare(options: CompareOptions) -> None:
@@ -147,14 +143,12 @@ def compare(options: CompareOptions) -> None:
     if options.as_json:
         click.echo(json_text(summary), nl=False)
         return
-    console = terminal.PlainConsole(highlight=False)
-    console.print(result_tables.comparison_table(summary["fits"]))
-    console.print()
-    console.print(result_tables.comparison_quality(summary["fits"]))
-    console.print()
-    console.print(result_tables.comparison_parameters(summary["fits"]))
-    console.print()
-    for line in [*summary["remarks"], *(f"Warning: {w}" for w in summary["warnings"])]:
-        console.print(line, soft_wrap=True, markup=False)
+    terminal.show(
+        result_tables.comparison_table(summary["fits"]),
+        result_tables.comparison_quality(summary["fits"]),
+        result_tables.comparison_parameters(summary["fits"]),
+        *summary["remarks"],
+        *(f"Warning: {w}" for w in summary["warnings"]),
+    )
     for file in files:
         click.echo(printable(str(file)))

@@ -93,17 +93,13 @@ def _duration(seconds: float | None) -> str:
 
 def print_summary(summary: Mapping[str, Any], folder: Path) -> None:
     """Print the table of jobs, and the reasons of failures."""
-    console = terminal.PlainConsole(highlight=False)
     rows = [
         [row["name"], row["command"], row["state"], _duration(row["seconds"]), _see(row)]
         for row in summary["jobs"]
     ]
     headers = ["job", "command", "state", "time", "see"]
-    console.print(terminal.table(headers, rows, left=(0, 1, 2, 4)))
-    console.print()
-    for line in _lines(summary):
-        console.print(line, soft_wrap=True, markup=False)
-    console.print(f"results    {folder}", soft_wrap=True, markup=False)
+    table = terminal.table(headers, rows, left=(0, 1, 2, 4))
+    terminal.show(table, *_lines(summary), f"results    {folder}")
 
 
 def _see(row: Mapping[str, Any]) -> str:

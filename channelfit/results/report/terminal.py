@@ -294,7 +294,16 @@ class SearchScreen:
         return "".join(_BARS[round((x - low) / step)] for x in logs)
 
 
-# --- tables ------------------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------
+
+
+def show(*parts: RenderableType) -> None:
+    """Print results: a table with an empty line behind it, a text on a line that is not folded."""
+    console = PlainConsole(highlight=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str), markup=False)
+        if not isinstance(part, str):
+            console.print()
 
 
 def table(
