@@ -101,17 +101,6 @@ def _clean(value: Any) -> Any:
     return [_clean(each) for each in value] if isinstance(value, list) else value
 
 
-def markdown() -> str:
-    """Return the table of all events and keys, for the guide."""
-    parts = [("every line", EVERY_LINE), *((f"`{name}`", keys) for name, keys in EVENTS.items())]
-    rows = [
-        f"| {title if k == 0 else ''} | `{key}` | {meaning} |"
-        for title, keys in parts
-        for k, (key, meaning) in enumerate(keys.items())
-    ]
-    return "\n".join(["| event | key | what it holds |", "|---|---|---|", *rows]) + "\n"
-
-
 class JsonLines:
     """The lines of one command: the first when the block begins, the last when it ends.
 

@@ -4,8 +4,8 @@ The options of a verb are a dataclass (`verbs.fits.OptimizeOptions`). Each field
 option by `option`, `argument` or one of the functions below: how it is typed, its help, the key of
 the fit file that it overrides, and the argument of the Python function that means the same.
 The docstring of the class is the help of the verb. `command` makes the verb of such a class,
-`kept_options` lists those that a resumed run needs again, `overrides_of` the values that they set
-in the fit file, and `python_names` their names in Python.
+`kept_options` lists those that a resumed run needs again, and `overrides_of` the values that they
+set in the fit file. A test compares them with the arguments of the Python functions.
 """
 
 from __future__ import annotations
@@ -167,13 +167,6 @@ def overrides_of(options: Any) -> dict[str, Any]:
     """Return by key of the fit file the values that options set there."""
     keys = {one.key: getattr(options, name) for name, one in _options(type(options)) if one.key}
     return {key: value for key, value in keys.items() if value is not None}
-
-
-def python_names(options: type) -> dict[str, str | None]:
-    """Return by option the argument of the Python function; None where there is none."""
-    return {
-        name: None if one.python is None else one.python or name for name, one in _options(options)
-    }
 
 
 def _options(options: type) -> list[tuple[str, Option]]:

@@ -18,7 +18,7 @@ import pytest
 from click.testing import Result
 
 from channelfit.front import json_lines
-from channelfit.front.json_lines import EVENTS, EVERY_LINE, JsonLines, line, markdown
+from channelfit.front.json_lines import EVENTS, EVERY_LINE, JsonLines, line
 from channelfit.front.progress import WorkProgress
 from channelfit.reading.errors import Caution, InputError
 from support import json_output
@@ -196,6 +196,17 @@ def test_what_it_raises_is_told_and_raised(capsys: pytest.CaptureFixture[str]) -
             raise error
         end = check(capsys.readouterr().out, "batch")[-1]
         assert (end["state"], end["exit_code"]) == (state, code)
+
+
+def markdown() -> str:
+    """Return the table of all events and keys, for the guide."""
+    parts = [("every line", EVERY_LINE), *((f"`{name}`", keys) for name, keys in EVENTS.items())]
+    rows = [
+        f"| {title if k == 0 else ''} | `{key}` | {meaning} |"
+        for title, keys in parts
+        for k, (key, meaning) in enumerate(keys.items())
+    ]
+    return "\n".join(["| event | key | what it holds |", "|---|---|---|", *rows]) + "\n"
 
 
 def test_the_guide_shows_the_table_of_the_program() -> None:

@@ -10,7 +10,7 @@ import pytest
 import channelfit as cf
 from channelfit.front.commands.inputs import changes_of
 from channelfit.front.main import main
-from channelfit.front.options import kept_options, overrides_of, python_names
+from channelfit.front.options import kept_options, overrides_of
 from channelfit.front.verbs.batch import BatchOptions
 from channelfit.front.verbs.curves import CurvesOptions
 from channelfit.front.verbs.fhn import FhnOptions
@@ -47,7 +47,8 @@ ALIKE = ("folder", "resume", "progress", "cluster", "backend", "seed", "seeds")
 def test_python_and_the_command_line_have_what_the_table_of_a_verb_says(verb: str) -> None:
     options, function, only_python = TABLES[verb]
     arguments = set(inspect.signature(function).parameters)
-    named = {name for name in python_names(options).values() if name is not None}
+    declared_names = {f.name: f.metadata["option"].python for f in dataclasses.fields(options)}
+    named = {python or name for name, python in declared_names.items() if python is not None}
     assert named - arguments == set(), f"{verb}: Python lacks what an option says it has"
     assert arguments - named == only_python, f"{verb}: Python has what no option says"
     declared = [p.name for p in main.commands[verb].params if p.expose_value]
