@@ -31,9 +31,9 @@ voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -43,69 +43,10 @@ from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda_tangent_walk import Rows
-from channelfit.scoring.cuda_tangents import ONE_JOB, Tangents, Targets, ramps_of
-from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
-from channelfit.scoring.layout.ramp_collocation import GRADES
+from channelfit.scoring.cuda_tangents import ONE_JOB, Targets
+from channelfit.scoring.cuda_variants import MOST, Call, Variant, Variants
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import Linearization
-from channelfit.scoring.tangent_plan import PiecewiseRamp
-
-#: Candidates of one launch, at most: more make a GPU no fuller.
-_MOST = 1 << 14
-#: The share of the free memory that a launch may take.
-_SHARE = 0.4
-#: A call on the GPU with parameters and, for derivatives, wells.
-Call: TypeAlias = Callable[..., tuple[Any, ...]]
-
-
-class _Variant:
-    """Kernels for one division of ramps into pieces, and the targets of the wells in its rows.
-
-    Arguments:
-        ramps: the pieces in which runs at a varying voltage are taken; empty where they are stepped
-            through, which serves every candidate.
-        targets_of: computes the targets in some rows, on the host.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        ramps: Mapping[int, PiecewiseRamp],
-        targets_of: Callable[[Rows], Targets],
-    ) -> None:
-        self.values = Tangents(problem, 0, lambda: self.targets, ramps)
-        self.tangents = Tangents(problem, wells=lambda: self.targets, ramps=ramps)
-        self._targets_of = targets_of
-
-    @cached_property
-    def host_targets(self) -> Targets:
-        """The targets of the wells, on the host."""
-        return self._targets_of(self.values.rows)
-
-    @cached_property
-    def targets(self) -> Targets:
-        """The same on the GPU."""
-        on_device, host = gpu.cupy().asarray, self.host_targets
-        with gpu.gpu_errors():
-            return Targets(
-                on_device(host.targets),
-                on_device(host.constant),
-                on_device(host.total_weight),
-                tuple(map(on_device, host.factors)),
-            )
-
-    @cached_property
-    def data(self) -> Any:
-        """(n_compressed, n_wells), the targets in the order in which products read them."""
-        return gpu.cupy().ascontiguousarray(self.targets.targets.T)
-
-    def predicted(self, parameters: Any) -> tuple[Any, Any]:
-        """Return weighted currents (n, n_compressed) and status (n,)."""
-        currents, statuses = self.values.predicted(parameters)
-        infinite = (statuses == NOT_FINITE).any(axis=0)
-        status = gpu.cupy().where(infinite, np.int8(NOT_FINITE), statuses.max(axis=0))
-        return currents[:, :, 0], status
 
 
 class CudaWellScorer(WellScorer):
@@ -123,7 +64,7 @@ class CudaWellScorer(WellScorer):
     """
 
     backend = "cuda"
-    at_once = _MOST
+    at_once = MOST
 
     def __init__(self, family: Family, chunk: int | None = None) -> None:
         if not family.is_simulated_once:
@@ -138,11 +79,10 @@ class CudaWellScorer(WellScorer):
 
     def _begin(self, problem: Problem, chunk: int | None) -> None:
         """Prepare the kernels for a problem, and the targets of its wells."""
-        self.xp, self.chunk, self.problem = gpu.cupy(), chunk, problem
+        self.xp, self.problem = gpu.cupy(), problem
         self._simulated = problem.groups[0].problem
-        self._grades: list[int | None] = [*range(len(GRADES)), None]
-        self._variants: list[_Variant] = []
-        first = self._first
+        self.variants = Variants(self._simulated, self._targets_of, ONE_JOB, chunk)
+        first = self.variants.first
         for kernels in (first.values, first.tangents):  # compiled while recordings are read
             kernels.compile_ahead(ONE_JOB)
         found = first.host_targets
@@ -155,29 +95,11 @@ class CudaWellScorer(WellScorer):
         total_weight = np.full(self.n_wells, self._family.total_weight)
         return Targets(targets, constant, total_weight)
 
-    def _all_variants(self) -> Iterator[_Variant]:
-        """Yield the variants from the fastest to the one for every candidate, made when needed."""
-        yield from self._variants
-        while self._grades:
-            grade = self._grades.pop(0)
-            ramps = {} if grade is None else ramps_of(self._simulated, grade)
-            if ramps or grade is None:
-                self._variants.append(_Variant(self._simulated, ramps, self._targets_of))
-                yield self._variants[-1]
-
-    @cached_property
-    def _first(self) -> _Variant:
-        return next(self._all_variants())
-
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return cost, gradient and Hessian; see `WellScorer.linearize`."""
-
-        def one(variant: _Variant) -> tuple[Call, int]:
-            width = 1 + len(variant.tangents.free)
-            more = 8 * width**2 * (3 + len(variant.tangents.rows.groups))
-            return variant.tangents.linearize, variant.tangents.bytes_a_candidate + more
-
-        return Linearization(*self._by_variants(one, parameters, well))
+        parameters = self._checked(parameters)
+        own = self._checked_wells(well, parameters.shape[1])
+        return Linearization(*self.variants.results(Variant.linearize, parameters, own))
 
     def cross_products(self, parameters: np.ndarray, rows: Sequence[int] = ()) -> CrossProducts:
         """Return the inner products; see `WellScorer.cross_products`.
@@ -187,15 +109,16 @@ class CudaWellScorer(WellScorer):
         """
         rows = tuple(rows)
 
-        def one(variant: _Variant) -> tuple[Call, int]:
+        def one(variant: Variant) -> tuple[Call, int]:
             products = 8 * (4 * variant.values.rows.n_compressed + 2 * self.n_wells)
             size = (1 + len(rows)) * (variant.values.bytes_a_candidate + products)
             return partial(self._cross_products, variant=variant, rows=rows), size
 
-        return CrossProducts(*self._by_variants(one, parameters, axis=0, status=0))
+        parameters = self._checked(parameters)
+        return CrossProducts(*self.variants.results(one, parameters, axis=0, status=0))
 
     def _cross_products(
-        self, parameters: Any, variant: _Variant, rows: tuple[int, ...]
+        self, parameters: Any, variant: Variant, rows: tuple[int, ...]
     ) -> tuple[Any, ...]:
         """Return the arrays of `CrossProducts` of some candidates."""
         xp, values, n, width = self.xp, variant.values, parameters.shape[1], 1 + len(rows)
@@ -223,70 +146,6 @@ class CudaWellScorer(WellScorer):
         status = xp.where(lost, np.int8(NOT_FINITE), status)
         good = (status == OK)[:, None, None]
         return status, xp.where(good, products, np.nan), with_data
-
-    # --- variant by variant, in chunks
-
-    def _by_variants(
-        self,
-        one: Callable[[_Variant], tuple[Call, int]],
-        parameters: np.ndarray,
-        well: np.ndarray | None = None,
-        axis: int = -1,
-        status: int = 1,
-    ) -> list[np.ndarray]:
-        """Return the results of a call, each candidate's by the first variant that resolves it.
-
-        Arguments:
-            one: returns the call of a variant, and the bytes that it takes for each candidate.
-            well: (n,) int or None.
-            axis: of the candidates in the results, the first or the last.
-            status: the place of the statuses among the results.
-        """
-        parameters = self._checked(parameters)
-        well = None if well is None else self._checked_wells(well, parameters.shape[1])
-        found: list[np.ndarray] = []
-        left = np.arange(parameters.shape[1])
-        for variant in self._all_variants():
-            own = None if well is None else well[left]
-            part = self._in_chunks(*one(variant), parameters[:, left], own, axis)
-            for whole, some in zip(found, part, strict=bool(found)):
-                whole[left if axis == 0 else (..., left)] = some
-            found = found or part
-            left = np.flatnonzero(found[status] == UNRESOLVED)
-            if not len(left):
-                break
-        return found
-
-    def _in_chunks(
-        self,
-        call: Call,
-        size: int,
-        parameters: np.ndarray,
-        well: np.ndarray | None,
-        axis: int,
-    ) -> list[np.ndarray]:
-        """Return the results of a call, made for as many candidates at once as memory allows.
-
-        Arguments:
-            size: bytes of the GPU's memory that the call takes for each candidate.
-            well: (n,) int or None.
-            axis: of the candidates in the results.
-        """
-        wells = () if well is None else (well,)
-        parts, n = [], parameters.shape[1]
-        step = self.chunk or max(1, min(_MOST, int(_SHARE * self._free) // size))
-        with gpu.gpu_errors():
-            for a in range(0, max(1, n), step):
-                some = slice(a, min(a + step, n))
-                arrays = (np.ascontiguousarray(parameters[:, some]), *(w[some] for w in wells))
-                results = call(*(self.xp.asarray(array) for array in arrays))
-                parts.append([to_host(array) for array in results])
-        return [np.concatenate(arrays, axis) for arrays in zip(*parts, strict=True)]
-
-    @cached_property
-    def _free(self) -> int:
-        """Free memory of the GPU, bytes; read once, as reading makes the host wait."""
-        return gpu.device().memory_free
 
     def _checked(self, parameters: np.ndarray) -> np.ndarray:
         """Return the parameters as float64; a row of zeros where there is none.

@@ -5,7 +5,7 @@ Host and GPU run side by side: a score of CuPy arrays is launched and not waited
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ from channelfit.problem.statuses import OK
 from channelfit.scoring.choose_path import choose_path
 from channelfit.scoring.cuda_launch import Launched, Program, rounded
 from channelfit.scoring.cuda_modes import CudaModes
-from channelfit.scoring.cuda_tangents import Tangents
+from channelfit.scoring.cuda_variants import Variant, Variants
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_walk import ADD_JOBS, LISTED, SWEEP
 from channelfit.scoring.layout.exponential_tables import voltage_varies
@@ -188,6 +188,7 @@ class CudaScorer(ChannelScorer, Tunable):
         self.xp = gpu.cupy()
         self.problem, self.dtype = problem, dtype
         self.threads, self.chunk = threads, chunk
+        self._variants = Variants(problem, chunk=chunk)
         self.path = choose_path(problem, dtype, path)
         alone = path == "auto" and self.path == "stepping"
         self.stepping = CudaStepping(problem, dtype, both=alone)
@@ -211,23 +212,23 @@ class CudaScorer(ChannelScorer, Tunable):
     def preview(self, parameters: Any) -> Score:
         """Return a score that a search compares with the cost of `linearize`.
 
-        It is in float64. Where the voltage varies and candidates are few, segments of a run are
-        stepped side by side.
+        It is in float64. Where the voltage varies ramps are taken in pieces, as `linearize` takes
+        them; or, of few candidates, segments of a run are stepped side by side.
         """
-        values = self._values
-        if values is None or values.fills(parameters.shape[1]):
+        if not self._varies or self._variants.first.steps_alone(parameters.shape[1]):
             return self.score(parameters)
-        return Score(*self._in_chunks(values.score, parameters, values))
+        return Score(*self._variants.results(Variant.score, self._scorable(parameters)))
 
     def linearize(self, parameters: Any) -> Linearization:
         """Return cost, gradient and Hessian, in float64; see `scorer.Linearization`.
 
         Parameters in a CuPy array give CuPy arrays.
         """
-        return Linearization(*self._in_chunks(self._tangents.linearize, parameters, self._tangents))
+        found = self._variants.results(Variant.linearize, self._scorable(parameters))
+        return Linearization(*found)
 
     def limit_launches(self, chunk: int) -> None:
-        self.chunk = chunk
+        self.chunk = self._variants.chunk = chunk
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
         packed = self.problem.simulated
@@ -274,34 +275,9 @@ class CudaScorer(ChannelScorer, Tunable):
         return self.stepping if self.dtype == "float64" else CudaStepping(self.problem, "float64")
 
     @cached_property
-    def _tangents(self) -> Tangents:
-        return Tangents(self.problem)
-
-    @cached_property
-    def _values(self) -> Tangents | None:
-        """The kernels of `linearize` without derivatives.
-
-        It is None where no scored sample comes at or after a varying voltage.
-        """
-        return Tangents(self.problem, 0) if voltage_varies(self.problem.scored) else None
-
-    def _in_chunks(
-        self, call: Callable[[Any], tuple[Any, ...]], parameters: Any, tangents: Tangents
-    ) -> list[Any]:
-        """Return the results of a call, made for as many candidates at once as memory allows."""
-        xp = self.xp
-        on_device = isinstance(parameters, xp.ndarray)
-        parameters = self._scorable(parameters)
-        chunks = self._chunks(parameters.shape[1], tangents.bytes_a_candidate) or [(0, 0)]
-        with gpu.gpu_errors():
-            parts = []
-            for a, b in chunks:
-                results = call(self._on_device(parameters, a, b))
-                parts.append(results if on_device else [to_host(array) for array in results])
-        if len(parts) == 1:
-            return list(parts[0])
-        module = xp if on_device else np
-        return [module.concatenate(a, axis=-1) for a in zip(*parts, strict=True)]
+    def _varies(self) -> bool:
+        """True where a scored sample comes at or after a varying voltage."""
+        return voltage_varies(self.problem.scored)
 
     def _score(self, parameters: Any, scoring: CudaStepping | CudaModes) -> Score:
         xp, parameters = self.xp, self._scorable(parameters)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, N_SUB, RunTree
+from channelfit.problem.run_tree import HELD, KIND, N_SAMPLES, N_SUB, RunTree
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.layout.held_compression import Compression, compression
 from channelfit.scoring.layout.visit_order import Schedule
@@ -65,15 +65,7 @@ SEGMENT = np.dtype(
     ]
 )
 RUN = np.dtype(
-    [
-        ("root", "f8"),
-        ("data", "i4"),
-        ("before", "i4"),
-        ("rows", "i4"),
-        ("first", "i4"),
-        ("stride", "i4"),
-        ("unused", "i4"),
-    ]
+    [("root", "f8"), ("before", "i4"), ("rows", "i4"), ("first", "i4"), ("stride", "i4")]
 )
 _REST, _HELD, _VARYING = range(3)  # kinds of visits
 
@@ -112,7 +104,7 @@ class RowGroup:
 
 
 class Rows:
-    """The samples of a recording that are computed, and the places of their residuals.
+    """The samples of a recording that are computed, and the places of their currents.
 
     Arguments:
         ramps: by the number of a varying run, the pieces in which it is taken; others are taken
@@ -121,15 +113,12 @@ class Rows:
     Attributes:
         points: run -> indices of its samples (n_points,).
         place: run -> its place in `runs`; (run, piece) -> that of a piece in which samples lie.
-        runs: records of RUN, of pieces as of runs. Their `data` point into the attribute `data`:
-            currents at the points, pA, which the matrix of the group takes to the projection of
-            the recording; of pieces the projection itself.
+        runs: records of RUN, of pieces as of runs.
         matrices: (n_pieces, DEGREE + 1, DEGREE + 1), from the points of each piece to its rows,
             filled up with zeros.
         ranks: place of a piece -> how many rows it has, and where its matrix begins.
         groups: the groups in the order of their rows.
         n_rows: the rows of all groups, and n_compressed: those that their matrices leave.
-        constant: the part of the sum of squares that no candidate can change, pA^2.
     """
 
     def __init__(
@@ -137,14 +126,11 @@ class Rows:
     ) -> None:
         self.packed, self.oscillating, self.ramps = packed, oscillating, ramps or {}
         self.points: dict[int, np.ndarray] = {}
-        self.constant = packed.constant
         self.place: dict[int | tuple[int, int], int] = {}
         self.ranks: dict[int, tuple[int, int]] = {}
         self.groups: list[RowGroup] = []
         self.n_rows = 0
         self._records: list[tuple[Any, ...]] = []
-        self._data = [np.zeros(0)]
-        self._n_data = 0
         self._matrices: list[np.ndarray] = []
         by_length, whole = compressible(packed, oscillating, self.ramps)
         for run in whole:
@@ -161,24 +147,17 @@ class Rows:
         for pieces in of_rank.values():
             self._add_pieces(pieces)
         self.n_compressed = sum(group.n_compressed for group in self.groups)
-        self.runs, self.data = np.array(self._records, dtype=RUN), np.concatenate(self._data)
+        self.runs = np.array(self._records, dtype=RUN)
         self.matrices = np.array(self._matrices or [np.zeros((1, 1))])
 
     def _add_runs(self, n: int, some: list[int]) -> None:
         """Add a group of runs of n samples, or where n is 0 that of all which are kept whole."""
-        packed, first = self.packed, 0
-        rows = sum(len(self.points[run]) for run in some)
-        matrix = compression(n, self.oscillating).matrix if n else None
+        first, rows = 0, sum(len(self.points[run]) for run in some)
         for k, run in enumerate(some):
-            begin, weight = packed.runs[run, DATA], packed.run_weight[run]
-            own = packed.data_pA[begin : begin + packed.runs[run, N_SAMPLES]]
-            if matrix is not None:
-                target, rest = compression(n, self.oscillating).project(own)
-                self.constant += weight * rest
-                own = np.linalg.lstsq(matrix, target, rcond=None)[0]
-            self._add(run, own, run, rows, (k, len(some)) if n else (first, 1))
-            first += len(own)
+            self._add(run, run, rows, (k, len(some)) if n else (first, 1))
+            first += len(self.points[run])
         if some:
+            matrix = compression(n, self.oscillating).matrix if n else None
             self.groups.append(RowGroup(tuple(some), matrix, rows))
         self.n_rows += rows
 
@@ -186,9 +165,7 @@ class Rows:
         """Add a group of pieces with equally many rows."""
         rows = sum(len(piece.matrix) for _, piece in some)
         for k, (run, piece) in enumerate(some):
-            own, rest = piece.project(self.packed.data_pA[piece.samples])
-            self.constant += float(self.packed.run_weight[run] * rest)
-            self._add((run, piece.number), own, run, rows, (k, len(some)))
+            self._add((run, piece.number), run, rows, (k, len(some)))
             rank, n_points = piece.matrix.shape
             self.ranks[self.place[run, piece.number]] = rank, len(self._matrices) * n_points**2
             self._matrices.append(np.pad(piece.matrix, ((0, n_points - rank), (0, 0))))
@@ -196,22 +173,11 @@ class Rows:
         self.groups.append(RowGroup(runs, None, rows, pieces))
         self.n_rows += rows
 
-    def _add(
-        self,
-        key: int | tuple[int, int],
-        own: np.ndarray,
-        run: int,
-        rows: int,
-        where: tuple[int, int],
-    ) -> None:
-        """Add the record of a run or piece: its data (n,), its group of rows,
-        its first row and step.
-        """
+    def _add(self, key: int | tuple[int, int], run: int, rows: int, where: tuple[int, int]) -> None:
+        """Add the record of a run or piece: the rows of its group, its first row and step."""
         self.place[key] = len(self._records)
         root = np.sqrt(self.packed.run_weight[run])
-        self._records.append((root, self._n_data, self.n_rows, rows, *where, 0))
-        self._data.append(own)
-        self._n_data += len(own)
+        self._records.append((root, self.n_rows, rows, *where))
 
     def targets(self, recordings: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
         """Return several recordings as targets in the compressed rows of all groups.
@@ -347,6 +313,7 @@ class Layout:
         #: samples of a segment, 0 where none is cut
         self.segment = max(_SHORTEST, -(-int(varying) // parts)) if parts > 1 else 0
         self.segments = list[tuple[Any, ...]]()
+        self.first_piece: dict[int, int] = {}  # run -> its first segment
         self._most_together = 2 if source.model.relaxes else 6
         self.n_states = 0
         self.jobs, self.visits = [0], list[tuple[float, float, int, int, int, int]]()
@@ -492,7 +459,7 @@ class Layout:
         return ops, state if self.order.target[w] >= 0 else -1
 
     def _place(self, w: int) -> int:
-        """Return the place of a run's residuals in `Rows.runs`, -1 where it is not scored."""
+        """Return the place of a run's currents in `Rows.runs`, -1 where it is not scored."""
         return self.rows.place[int(self.order.run[w])] if self.order.weight[w] > 0 else -1
 
     def _move(self, w: int, now: dict[int, int]) -> None:
@@ -519,17 +486,24 @@ class Layout:
             now[int(self.order.target[w])] = end
 
     def _move_in_pieces(self, w: int, ramp: PiecewiseRamp, now: dict[int, int]) -> None:
+        """Add the walk over the pieces of a run, which all jobs share.
+
+        The first job leaves the states in which they begin.
+        """
         run, start, end = int(self.order.run[w]), now[int(self.order.source[w])], self._new()
         self._used(start, end)
-        first, n_points = len(self.segments), ramp.voltage.shape[1]
+        leaves = run not in self.first_piece
+        first = self.first_piece.setdefault(run, len(self.segments))
         for k, (length, voltage) in enumerate(zip(ramp.lengths, ramp.voltage, strict=True)):
-            place = self.rows.place.get((run, k), -1) if self.order.weight[w] > 0 else -1
-            rank, matrix = self.rows.ranks.get(place, (0, 0))
-            self.segments.append((length, rank, 0, 1 + self.n_nodes, place, 0, matrix))
-            self.nodes.append(voltage)
-            self.n_nodes += n_points
+            if leaves:
+                place = self.rows.place.get((run, k), -1)
+                rank, matrix = self.rows.ranks.get(place, (0, 0))
+                self.segments.append((length, rank, 0, 1 + self.n_nodes, place, 0, matrix))
+                self.nodes.append(voltage)
+                self.n_nodes += len(voltage)
         self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
-        self.moves.append((0.0, 0, 0, 0, start, end, -1, first, len(ramp.lengths)))
+        n_pieces = len(ramp.lengths)
+        self.moves.append((0.0, int(leaves), 0, 0, start, end, -1, first, n_pieces))
         if self.order.target[w] >= 0:
             now[int(self.order.target[w])] = end
 

@@ -1,14 +1,14 @@
-"""Residuals and their derivatives on the GPU, and from them gradients and Hessians.
+"""Currents and their derivatives on the GPU, and from them gradients and Hessians.
 
-A kernel writes dual numbers at the samples of a recording that matter. A matrix product
-takes these points into the compressed space of their run (`held_compression`). Another kernel adds
-up the inner products of all columns of a candidate, residuals and derivatives alike, in an order
-that does not depend on how many candidates there are.
+A kernel writes dual numbers at the samples of a recording that matter. A matrix product takes these
+points into the compressed space of their run (`held_compression`), where the recording is
+subtracted. Another kernel adds up the inner products of all columns of a candidate, residuals and
+derivatives alike, in an order that does not depend on how many candidates there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.experiment import Problem
-from channelfit.problem.run_tree import KIND, VARYING
 from channelfit.scoring.cuda_launch import Launched
 from channelfit.scoring.cuda_tangent_walk import Layout, Rows, TangentTables, as_bytes
 from channelfit.scoring.kernels.cuda_algebra import (
@@ -32,7 +31,6 @@ from channelfit.scoring.kernels.cuda_pieces import (
     COMPOSE_PIECES,
     PIECE_THREADS,
     REPLAY_PIECES,
-    needed_bytes,
     shared_bytes,
 )
 from channelfit.scoring.kernels.cuda_tangents import (
@@ -41,9 +39,8 @@ from channelfit.scoring.kernels.cuda_tangents import (
     TRACE_TANGENTS,
     CudaTangentSource,
 )
-from channelfit.scoring.layout.visit_order import needed_runs, schedule
+from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
-from channelfit.scoring.tangent_plan import PiecewiseRamp, in_pieces, may_oscillate
 
 #: The jobs into which a candidate is cut that is compared with wells. As many as fill the GPU would
 #: be more for few candidates than for many, which shows in the last digits.
@@ -52,41 +49,21 @@ _SEGMENTS_A_JOB = 4  # as they leave the walk little to do
 _THREADS_CUT = 64  # of a block of segments
 
 
-def ramps_of(problem: Problem, grade: int) -> dict[int, PiecewiseRamp]:
-    """Return the pieces of all varying runs that a score needs; empty where one is stepped.
-
-    All are stepped as well where blocks of the GPU have too little memory for a piece.
-
-    Arguments:
-        grade: how fine the pieces are, a row of `ramp_collocation.GRADES`.
-    """
-    source = CudaTangentSource(problem.model)
-    if not source.takes_pieces:
-        return {}
-    if needed_bytes(source.largest, source.channel.n_rates) > gpu.device().shared_per_block:
-        return {}
-    tree, found = problem.scored, dict[int, PiecewiseRamp]()
-    for run in needed_runs(tree):
-        if tree.runs[run, KIND] == VARYING:
-            ramp = in_pieces(tree, run, grade)
-            if ramp is None:
-                return {}
-            found[run] = ramp
-    return found
-
-
 class Tangents(Launched):
     """The kernels of one problem and the algebra behind them, on arrays that lie on the GPU.
 
+    Every candidate is compared with one of several wells, in the same launches.
+
     Arguments:
+        rows: the samples of the problem that are computed. Where they have ramps in pieces no
+            voltage is stepped through, and a candidate that these pieces do not follow has the
+            status UNRESOLVED.
+        targets: returns the recordings of all wells, in these rows; it is called when they are
+            first needed.
         tangents: the derivatives that a thread carries. 0 gives values alone; with None the number
             is chosen by the states of the model.
-        wells: returns recordings that differ from the problem's in their data alone; it is called
-            when they are first needed. Every candidate is then compared with one of them, in the
-            same launches, and no result depends on how many candidates there are. None
-            where all candidates are compared with the problem's own recording.
-        ramps: `ramps_of` the problem: no voltage is stepped through, and a candidate that these
-            pieces do not follow has the status UNRESOLVED. Empty to take all steps.
+        n_jobs: the jobs into which a candidate is cut; None for as many as fill the GPU, which
+            shows in the last digits.
     """
 
     kernel_name, thread_choices = TRACE_TANGENTS, (128, 64, 96, 32)
@@ -94,16 +71,16 @@ class Tangents(Launched):
     def __init__(
         self,
         problem: Problem,
+        rows: Rows,
+        targets: Callable[[], Targets],
         tangents: int | None = None,
-        wells: Callable[[], Targets] | None = None,
-        ramps: Mapping[int, PiecewiseRamp] | None = None,
+        n_jobs: int | None = None,
     ) -> None:
-        self.problem, self.wells, self.ramps = problem, wells, ramps or {}
+        self.problem, self.rows, self.targets, self.ramps = problem, rows, targets, rows.ramps
         self.source: CudaTangentSource = CudaTangentSource(problem.model, tangents)
         free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         self.free = free if self.source.tangents else []
-        #: of every call; None for as many as fill the GPU, which shows in the last digits
-        self.n_jobs = None if wells is None else ONE_JOB
+        self.n_jobs = n_jobs
         self.threads: int | None = None  # of a block; None for what fills the GPU best
         self._programs: dict[int, TangentProgram] = {}
         #: (whether the voltage varies, whether runs are cut) -> slots, and what is compiled
@@ -115,7 +92,7 @@ class Tangents(Launched):
     def bytes_a_candidate(self) -> int:
         """Bytes of the GPU's memory that a candidate of `linearize` takes.
 
-        These are all residuals, those of the largest group three times over, and what pieces of
+        These are all currents, those of the largest group three times over, and what pieces of
         ramps take. What other segments take is not counted: where runs are cut there are few
         candidates, and at most as many segments as fill the GPU.
         """
@@ -154,8 +131,8 @@ class Tangents(Launched):
             with its derivatives; and statuses (n_jobs, n_candidates).
         """
         xp, n = gpu.cupy(), parameters.shape[1]
-        residuals, statuses = self.trace(parameters)
-        parts = [rows.reshape(n, height, -1) for rows, height in self._compressed(residuals, n)]
+        currents, statuses = self.trace(parameters)
+        parts = [rows.reshape(n, height, -1) for rows, height in self._compressed(currents, n)]
         return xp.concatenate(parts, axis=1), statuses
 
     def fills(self, n: int) -> bool:
@@ -169,8 +146,8 @@ class Tangents(Launched):
         xp, n = gpu.cupy(), parameters.shape[1]
         cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
         if n:
-            residuals, statuses = self.trace(parameters)
-            partial = self._products(residuals, n, well)
+            currents, statuses = self.trace(parameters)
+            partial = self._products(currents, n, well)
             self._any_program.conclude(
                 (n,),
                 (ALGEBRA_THREADS,),
@@ -182,8 +159,8 @@ class Tangents(Launched):
                     np.int32(len(statuses)),
                     self._on_device.free,
                     np.int32(len(self.problem.model.parameters)),
-                    self._compared.constant,
-                    self._compared.total_weight,
+                    self.targets().constant,
+                    self.targets().total_weight,
                     well,
                     cost,
                     status,
@@ -194,10 +171,10 @@ class Tangents(Launched):
         return cost, status
 
     def trace(self, parameters: Any) -> tuple[Any, Any]:
-        """Return weighted residuals, each with its derivatives; and statuses.
+        """Return weighted currents, each with its derivatives; and statuses.
 
         Returns:
-            The residuals as one flat array, in which the arrays (n_candidates, n_rows, 1 + n_free)
+            The currents as one flat array, in which the arrays (n_candidates, n_rows, 1 + n_free)
             of all groups follow each other; and the statuses (n, n_candidates) of every job and
             segment.
         """
@@ -205,13 +182,12 @@ class Tangents(Launched):
         n_groups = self._n_groups
         program, threads = self.program(self._jobs(n * n_groups)), self.threads or self._threads
         n_jobs, n_segments = len(program.tables.jobs) - 1, len(program.tables.segments)
-        residuals = xp.empty(self.rows.n_rows * n * (1 + n_free))
+        currents = xp.empty(self.rows.n_rows * n * (1 + n_free))
         status = xp.empty((n_jobs + n_segments, n), dtype=np.int8)
         composites = xp.empty(n_segments * n * n_groups * self.source.composite_size)
         states = xp.empty(n_segments * n * n_groups * self.source.state_size)
         device = self._on_device
         candidates = (parameters, np.int64(n), device.free, np.int32(n_free), np.int32(n_groups))
-        recorded = (device.runs, device.data)
         cut = (program.segments, program.arrays[-1])
         blocks = -(-n * n_groups // threads), -(-n * n_groups // _THREADS_CUT)
         left: tuple[Any, ...] = ()  # by the first kernel for the last
@@ -232,38 +208,37 @@ class Tangents(Launched):
         program.kernel(
             (blocks[0], n_jobs),
             (threads,),
-            (*candidates, *program.arrays, *recorded, composites, states, residuals, status),
+            (*candidates, *program.arrays, device.runs, composites, states, currents, status),
         )
         if program.replay is not None:
-            end = (residuals, status[n_jobs:]) if self.ramps else (residuals,)
+            end = (currents, status[n_jobs:]) if self.ramps else (currents,)
             program.replay(
                 (blocks[1], n_segments),
                 (_THREADS_CUT,),
-                (*candidates, *cut, states, *left, *recorded, *end),
+                (*candidates, *cut, states, *left, device.runs, *end),
             )
-        return residuals, status
+        return currents, status
 
     @property
     def _n_groups(self) -> int:
         """The number of threads that take a candidate through a job."""
         return max(1, -(-len(self.free) // max(1, self.source.tangents)))
 
-    def _compressed(self, residuals: Any, n: int) -> Iterator[tuple[Any, int]]:
+    def _compressed(self, currents: Any, n: int) -> Iterator[tuple[Any, int]]:
         """Yield the compressed rows of each group, a flat array, and their number."""
         width, begin = 1 + len(self.free), 0
         for group, matrix in zip(self.rows.groups, self._on_device.matrices, strict=True):
             size = group.n_rows * n * width
-            rows = residuals[begin : begin + size]
+            rows = currents[begin : begin + size]
             begin += size
             if matrix is not None:
-                rows = rows.reshape(n, matrix.shape[1], -1)
-                # cuBLAS would choose the order of its sums by how many candidates there are
-                times = gpu.cupy().matmul if self.wells is None else self.times
-                rows = times(matrix, rows)
+                rows = self.times(matrix, rows.reshape(n, matrix.shape[1], -1))
             yield rows, group.n_compressed
 
     def times(self, matrix: Any, matrices: Any) -> Any:
         """Return products (n, height, n_columns), in which no number depends on n.
+
+        cuBLAS would choose the order of its sums by n.
 
         Arguments:
             matrix: (height, depth), and matrices (n, depth, n_columns), contiguous.
@@ -290,7 +265,7 @@ class Tangents(Launched):
             total = total + part
         return total
 
-    def _products(self, residuals: Any, n: int, well: Any) -> Any:
+    def _products(self, currents: Any, n: int, well: Any) -> Any:
         """Return inner products of residuals and derivatives, in parts to be added up.
 
         Returns:
@@ -299,15 +274,16 @@ class Tangents(Launched):
         xp, width, n_parts, n_rows = gpu.cupy(), 1 + len(self.free), 0, 0
         parts = [-(-group.n_compressed // ALGEBRA_ROWS) for group in self.rows.groups]
         products = xp.empty((sum(parts), n, width * (width + 1) // 2))
-        factors = self._compared.factors or [None] * len(parts)
+        compared = self.targets()
+        factors = compared.factors or [None] * len(parts)
         for (rows, height), own, factor in zip(
-            self._compressed(residuals, n), parts, factors, strict=True
+            self._compressed(currents, n), parts, factors, strict=True
         ):
             if own:
-                targets = self._compared.targets
                 if factor is not None:
                     self._weigh(rows, factor, width, well, n)
-                self._multiply(rows, height, width, n_parts, targets, n_rows, well, products)
+                where = width, n_parts, compared.targets, n_rows
+                self._multiply(rows, height, *where, well, products)
             n_parts += own
             n_rows += height
         return products
@@ -413,32 +389,17 @@ class Tangents(Launched):
         return f"{self.problem.model.name}.cu"
 
     @cached_property
-    def rows(self) -> Rows:
-        """The samples of the recordings that are computed."""
-        return Rows(self.problem.scored, may_oscillate(self.problem.model), self.ramps)
-
-    @cached_property
     def _on_device(self) -> DeviceRows:
         xp, rows = gpu.cupy(), self.rows
         return DeviceRows(
             xp.asarray(np.array(self.free or [-1], dtype=np.int32)),
             xp.asarray(rows.runs.view(np.uint8)),
-            xp.asarray(rows.data if self.wells is None else np.zeros_like(rows.data)),
             [
                 None if g.matrix is None else xp.asarray(np.ascontiguousarray(g.matrix))
                 for g in rows.groups
             ],
             xp.asarray(rows.matrices),
         )
-
-    @cached_property
-    def _compared(self) -> Targets:
-        """The targets that are subtracted behind the compression, and numbers for costs."""
-        if self.wells is not None:
-            return self.wells()
-        xp, total_weight = gpu.cupy(), self.problem.scored.total_weight
-        alone = (xp.asarray(np.array([number])) for number in (self.rows.constant, total_weight))
-        return Targets(gpu.NULL, *alone)
 
     @property
     def _any_program(self) -> TangentProgram:
@@ -456,12 +417,11 @@ class Tangents(Launched):
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The recordings that candidates are compared with, on the GPU.
+    """The recordings that candidates are compared with, on the GPU or on the host.
 
     Attributes:
         targets: (n_wells, n_compressed), pA times the root of a weight, subtracted in the
-            compressed space of `Rows`; `gpu.NULL` where all candidates share a recording, which
-            the first kernel subtracts.
+            compressed space of `Rows`.
         constant: (n_wells,) pA^2, of each sum of squares what no channel can change.
         total_weight: (n_wells,), of all samples.
         factors: for wells with masks of their own, by group of `Rows`, upper triangles (n_wells,
@@ -478,13 +438,11 @@ class Targets:
 class DeviceRows:
     """The arrays of `Rows` on the GPU, and `free`, (n_free,) int32 indices of parameters.
 
-    The first kernel subtracts `data` at the points; they are 0 where wells are subtracted later.
     `matrices` are those of the groups, `pieces` those of pieces.
     """
 
     free: Any
     runs: Any
-    data: Any
     matrices: list[Any]
     pieces: Any
 

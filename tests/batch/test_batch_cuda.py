@@ -28,7 +28,7 @@ from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda import CudaScorer
-from channelfit.scoring.cuda_tangents import ramps_of
+from channelfit.scoring.cuda_variants import ramps_of
 from channelfit.scoring.kernels.cuda_pieces import MOST_STATES
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.reference import ReferenceScorer
@@ -202,7 +202,7 @@ def test_ramps_in_pieces(device: str) -> None:
     plated, well = together_of(problems), np.arange(6) % 2
     parameters = candidates(problems[0].model, 6, seed=4)
     test = plated.linearize(parameters, well)
-    assert plated._first.tangents.ramps
+    assert plated.variants.first.ramps
     for w, problem in enumerate(problems):
         mine = well == w
         reference = ReferenceScorer(problem).score(parameters[:, mine])

@@ -19,6 +19,7 @@ from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import OK
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.cuda_tangents import Tangents
+from channelfit.scoring.cuda_variants import Variant
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
@@ -70,9 +71,9 @@ def test_derivatives_equal_those_of_the_cpu_backend(name: str, device: str) -> N
     assert (test.hessian[:, fixed] == 0).all()
     if name != "na_hh":
         return
+    stepped = Variant(problem, {})
     for n_tangents, n_jobs in ((2, 3), (None, 64)):
-        some = Tangents(problem, n_tangents)
-        some.n_jobs = n_jobs
+        some = Tangents(problem, stepped.rows, lambda: stepped.targets, n_tangents, n_jobs)
         arrays = some.linearize(gpu.cupy().asarray(parameters))
         assert max(errors(Linearization(*(a.get() for a in arrays)), truth)) < 1e-8
 
@@ -87,8 +88,7 @@ def test_a_preview_is_the_cost_of_the_linearization(name: str, device: str) -> N
     found = CudaScorer(problem, "float32", path="stepping").preview(parameters)
     previews = [(found.cost, found.status)]
     for n_jobs in (1, 7):
-        way = Tangents(problem, 0)
-        way.n_jobs = n_jobs
+        way = Variant(problem, {}, n_jobs=n_jobs).values
         cost, status = way.score(gpu.cupy().asarray(parameters))
         previews.append((cost.get(), status.get()))
     for cost, status in previews:
@@ -159,7 +159,7 @@ def test_derivatives_of_every_function(device: str) -> None:
     model = build_model({"states": ["O"], "current": current, "parameters": rows}, None)
     protocol = from_yaml(holding="0 mV", segments=[{"hold": 0.1}])
     recording = Recording(protocol.times_ms, np.zeros((1, 1)), np.ones((1, 1)))
-    tangents = Tangents(Problem(model, (Experiment(protocol, recording),)))
+    tangents = Variant(Problem(model, (Experiment(protocol, recording),)), {}).tangents
     near = [[0.5 + s * 10.0**-k, 0.5] for k in range(1, 12) for s in (1, -1)]
     pairs = np.random.default_rng(0).uniform(-3, 3, (40, 2))
     pairs = np.concatenate([pairs, [[0.7, 0.7], [0.0, 0.3], [1.0, 0.0]], near])

@@ -19,6 +19,7 @@ from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.cuda_tangents import Tangents
+from channelfit.scoring.cuda_variants import Variant
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_spectral import CudaSpectralSource
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
@@ -116,8 +117,8 @@ def test_derivatives_agree_with_differences_of_the_reference(
     assert max(errors(make_scorer(problem, backend).linearize(parameters), wanted)) < 1e-6
     if (backend, name, kind) == ("cuda", "sum of all", "moving"):
         # what steps make of any state, of gates and of both schemes, and the replay from it
-        tangents = Tangents(problem, 2)
-        tangents.n_jobs = 7
+        ways = Variant(problem, {})
+        tangents = Tangents(problem, ways.rows, lambda: ways.targets, 2, 7)
         arrays = tangents.linearize(gpu.cupy().asarray(parameters))
         assert max(errors(Linearization(*(a.get() for a in arrays)), wanted)) < 1e-6
         assert any(program.compose is not None for program in tangents._programs.values())

@@ -1,4 +1,4 @@
-"""From residuals and their derivatives to cost, gradient and Gauss-Newton Hessian, in CUDA C++.
+"""From currents and their derivatives to cost, gradient and Gauss-Newton Hessian, in CUDA C++.
 
 The kernels are the same for every model. They add in an order that does not depend on how many
 candidates there are, so that a candidate's numbers do not depend on its company.
@@ -8,13 +8,13 @@ candidates there are, so that a candidate's numbers do not depend on its company
 #: products of all columns of a candidate, and their sums.
 PROJECT_TANGENTS, WEIGH_TANGENTS = "projectTangents", "weighTangents"
 MULTIPLY_TANGENTS, CONCLUDE_TANGENTS = "multiplyTangents", "concludeTangents"
-#: Threads of a block of each, and rows of residuals that a block of the products goes through.
+#: Threads of a block of each, and rows of currents that a block of the products goes through.
 ALGEBRA_THREADS, ALGEBRA_ROWS = 128, 1024
 #: Rows of a product of matrices that a block computes.
 PROJECTED_ROWS = 64
 
 ALGEBRA = f"""
-// --- from residuals to cost, gradient and Hessian ------------------------------------------------
+// --- from currents to cost, gradient and Hessian -------------------------------------------------
 
 // The products of a matrix (height, depth) with matrices (n, depth, n_columns), to products
 // (n, height, n_columns). Every sum is taken in the order of depth, so that no number depends on
@@ -87,7 +87,7 @@ __device__ __forceinline__ double product(
 // Inner products of the columns of rows (n, n_rows, width), in parts of {ALGEBRA_ROWS} rows:
 // entries (i, j <= i), row after row, to partial (parts, n, entries), from part `first` on. Where
 // there are targets (n_wells, n_targets), those of the rows begin at first_target, and a candidate
-// is compared with the well that `wells` (n) names.
+// is compared with the well that `wells` (n) names, or with the only one where wells is null.
 extern "C" __global__ void {MULTIPLY_TANGENTS}(
     const double *__restrict__ rows, const int n_rows, const int width, const int first,
     const double *__restrict__ targets, const int n_targets, const int first_target,
@@ -97,7 +97,7 @@ extern "C" __global__ void {MULTIPLY_TANGENTS}(
     const int lanes = max(1, {ALGEBRA_THREADS}/n_entries), begin = blockIdx.y*{ALGEBRA_ROWS};
     const int end = min(n_rows, begin + {ALGEBRA_ROWS});
     rows += (long long)blockIdx.x*n_rows*width;
-    if (targets) targets += (long long)wells[blockIdx.x]*n_targets + first_target;
+    if (targets) targets += (wells ? (long long)wells[blockIdx.x]*n_targets : 0) + first_target;
     partial += ((long long)(first + blockIdx.y)*gridDim.x + blockIdx.x)*n_entries;
     for (int base = 0; base < n_entries; base += {ALGEBRA_THREADS}) {{
         const int entry = base + threadIdx.x - lane*n_entries;

@@ -335,8 +335,7 @@ extern "C" __global__ void {REPLAY_PIECES}(
     const double *__restrict__ nodes, const double *__restrict__ states,
     const double *__restrict__ open_at, const double *__restrict__ tails,
     const double *__restrict__ matrices, const Run *__restrict__ runs,
-    const double *__restrict__ data, double *__restrict__ residuals,
-    signed char *__restrict__ statuses) {{
+    double *__restrict__ currents, signed char *__restrict__ statuses) {{
     const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x, n_threads = n*n_groups;
     const Segment piece = segments[blockIdx.y];
     if (i >= n_threads) return;
@@ -364,7 +363,7 @@ extern "C" __global__ void {REPLAY_PIECES}(
         if (!(worst <= TAIL) && status != NOT_FINITE) status = UNRESOLVED;
     }}
     if (piece.run < 0) return;
-    const Trace trace = {{runs, data, residuals, n, candidate, n_free, group*TANGENTS}};
+    const Trace trace = {{runs, currents, n, candidate, n_free, group*TANGENTS}};
     Dual p[N_PARAMETERS];
     seed(parameters, n, candidate, free, n_free, trace.first, p);
     int status = OK;

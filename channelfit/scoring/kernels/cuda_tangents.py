@@ -1,4 +1,4 @@
-"""A channel as CUDA that writes residuals and their derivatives: stepping in dual numbers.
+"""A channel as CUDA that writes currents and their derivatives: stepping in dual numbers.
 
 Every formula is the template that the stepping kernels use, with the number type `Dual`. What
 stands here differs: the samples that are visited, their order, and the places of results.
@@ -124,7 +124,7 @@ class CudaTangentSource:
 
     def _text(self, cut: bool, pieces: bool = False) -> str:
         w = CudaWriter()
-        w(self.channel.title("residuals and their derivatives"), "")
+        w(self.channel.title("currents and their derivatives"), "")
         w("#ifndef N_SLOTS  // depends on the protocols: `specialized` defines it")
         w("#define N_SLOTS 16  // of states between runs", "#define VARYING 1", "#endif", "")
         w("typedef double real;  // of constants")
@@ -232,26 +232,24 @@ struct Visit {{
 // unless run < 0.
 struct Step {{ int source, target, level, steps, run, point, lead, unused; }};
 
-// A run at varying voltage: n samples of n_sub steps of dt ms.
+// A run at varying voltage: n samples of n_sub steps of dt ms; or pieces, n = 1 in the first job.
 struct Move {{
     double dt;
     int n, n_sub, nodes, source, target, run;
     int first, n_segments;  // its segments, where it is cut
 }};
 
-// The recording of a run, and the place of the difference times `root`: point k to row first +
-// k*stride of an array (candidates, rows, 1 + n_free), before which there are `before` rows of all
-// candidates.
+// The place of the currents of a run, times `root`: point k to row first + k*stride of an array
+// (candidates, rows, 1 + n_free), before which there are `before` rows of all candidates.
 struct Run {{
     double root;
-    int data, before, rows, first, stride, unused;
+    int before, rows, first, stride;
 }};
 
 // The places of a thread's results.
 struct Trace {{
     const Run *runs;
-    const double *data;
-    double *residuals;
+    double *currents;
     long long n;              // candidates
     int candidate, n_free, first;  // its first direction
 }};
@@ -267,8 +265,8 @@ INLINE void write(const Trace &trace, const int r, const int point, const Dual &
     const Run run = trace.runs[r];
     const long long row = run.before*trace.n + (long long)run.rows*trace.candidate + run.first
         + point*run.stride;
-    double *place = trace.residuals + row*(1 + trace.n_free);
-    if (trace.first == 0) place[0] = run.root*(current.v - trace.data[run.data + point]);
+    double *place = trace.currents + row*(1 + trace.n_free);
+    if (trace.first == 0) place[0] = run.root*current.v;
     place += 1 + trace.first;
     EACH_TANGENT if (trace.first + t < trace.n_free) place[t] = run.root*current.d[t];
 }}
@@ -433,7 +431,8 @@ struct State { Dual x[N_X]; };
 """
 
 _ENDS = """
-// From end to end of the segments of a move; the states between them are left for the replay.
+// From end to end of the segments of a move; the states between them are left for the replay, by
+// the first job (n > 0) of those that walk it.
 INLINE void walkMove(const Move &move, const double *, const Dual *, const Dual &, const Dual &,
                      const Scratch &scratch, Dual *x, const Trace &, int &status) {
     const long long i = scratch.thread, n = scratch.n_threads;
@@ -442,7 +441,7 @@ INLINE void walkMove(const Move &move, const double *, const Dual *, const Dual 
         State state;
         Composite c;
         for (int k = 0; k < N_X; ++k) state.x[k] = x[k];
-        store(state, scratch.states + placeOf<State>(s, n, i), n);
+        if (move.n) store(state, scratch.states + placeOf<State>(s, n, i), n);
         load(scratch.composites + placeOf<Composite>(s, n, i), n, c);
         through(c, x);
         check(x, status);
@@ -476,18 +475,17 @@ extern "C" __global__ void {COMPOSE_TANGENTS}(
     if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
 }}
 
-// The residuals of segment blockIdx.y from the state that the walk found.
+// The currents of segment blockIdx.y from the state that the walk found.
 extern "C" __global__ void {REPLAY_TANGENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,
     const double *__restrict__ nodes, const double *__restrict__ states,
-    const Run *__restrict__ runs, const double *__restrict__ data,
-    double *__restrict__ residuals) {{
+    const Run *__restrict__ runs, double *__restrict__ currents) {{
     const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
     const Segment segment = segments[blockIdx.y];
     if (i >= n*n_groups || segment.run < 0) return;
     const int candidate = int(i/n_groups), group = int(i % n_groups);
-    const Trace trace = {{runs, data, residuals, n, candidate, n_free, group*TANGENTS}};
+    const Trace trace = {{runs, currents, n, candidate, n_free, group*TANGENTS}};
     Dual p[N_PARAMETERS], g, e;
     seed(parameters, n, candidate, free, n_free, trace.first, p);
     int status = OK;
@@ -538,20 +536,20 @@ INLINE void walkHeld(const Visit &visit, const Step *steps, const Dual *q, const
 }}
 
 // The n candidates through job blockIdx.y: thread i has candidate i/n_groups and the directions
-// (i % n_groups)*TANGENTS and on, by parameters free[]. Writes residuals, pA times the root of a
+// (i % n_groups)*TANGENTS and on, by parameters free[]. Writes currents, pA times the root of a
 // weight, and behind each its derivatives; status (jobs, n).
 extern "C" __global__ void {TRACE_TANGENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const int *__restrict__ jobs,
     const Visit *__restrict__ visits, const Step *__restrict__ steps,
     const Move *__restrict__ moves, const double *__restrict__ nodes,
-    const Run *__restrict__ runs, const double *__restrict__ data,
-    const double *__restrict__ composites, double *__restrict__ states,
-    double *__restrict__ residuals, signed char *__restrict__ statuses) {{
+    const Run *__restrict__ runs, const double *__restrict__ composites,
+    double *__restrict__ states, double *__restrict__ currents,
+    signed char *__restrict__ statuses) {{
     const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
     if (i >= n*n_groups) return;
     const int candidate = int(i/n_groups), group = int(i % n_groups);
-    const Trace trace = {{runs, data, residuals, n, candidate, n_free, group*TANGENTS}};
+    const Trace trace = {{runs, currents, n, candidate, n_free, group*TANGENTS}};
     Dual p[N_PARAMETERS];
     seed(parameters, n, candidate, free, n_free, trace.first, p);
     Dual slots[N_SLOTS][N_X], g, e;

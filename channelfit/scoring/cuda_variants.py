@@ -1,0 +1,229 @@
+"""Ways to take the ramps of a problem on a GPU: in coarse pieces, in finer ones, from step to step.
+
+Pieces (`cuda_pieces`) are much faster than steps, but do not follow every candidate. Each candidate
+has the result of the first way that resolves it; steps serve all. A single recording is compared
+with its candidates as a plate of one well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem
+from channelfit.problem.run_tree import KIND, VARYING
+from channelfit.problem.statuses import NOT_FINITE
+from channelfit.scoring.cuda_tangent_walk import Rows
+from channelfit.scoring.cuda_tangents import Tangents, Targets
+from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED, needed_bytes
+from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.layout.ramp_collocation import GRADES
+from channelfit.scoring.layout.visit_order import needed_runs
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import array_module, to_host
+from channelfit.scoring.tangent_plan import PiecewiseRamp, in_pieces, may_oscillate
+
+#: Candidates of one launch, at most: more make a GPU no fuller.
+MOST = 1 << 14
+#: The share of the free memory that a launch may take.
+_SHARE = 0.4
+#: A call on the GPU with parameters and, for wells, their numbers.
+Call: TypeAlias = Callable[..., tuple[Any, ...]]
+#: Computes recordings as targets in some rows, arrays of the host.
+TargetsOf: TypeAlias = Callable[[Rows], Targets]
+
+
+def ramps_of(problem: Problem, grade: int) -> dict[int, PiecewiseRamp]:
+    """Return the pieces of all varying runs that a score needs; empty where one is stepped.
+
+    All are stepped as well where blocks of the GPU have too little memory for a piece.
+
+    Arguments:
+        grade: how fine the pieces are, a row of `ramp_collocation.GRADES`.
+    """
+    source = CudaTangentSource(problem.model)
+    if not source.takes_pieces:
+        return {}
+    if needed_bytes(source.largest, source.channel.n_rates) > gpu.device().shared_per_block:
+        return {}
+    tree, found = problem.scored, dict[int, PiecewiseRamp]()
+    for run in needed_runs(tree):
+        if tree.runs[run, KIND] == VARYING:
+            ramp = in_pieces(tree, run, grade)
+            if ramp is None:
+                return {}
+            found[run] = ramp
+    return found
+
+
+class Variant:
+    """Kernels for one way to take ramps, with derivatives and without.
+
+    Arguments:
+        ramps: the pieces in which runs at a varying voltage are taken; empty where they are stepped
+            through, which serves every candidate.
+        n_jobs: see `Tangents`.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        ramps: Mapping[int, PiecewiseRamp],
+        targets_of: TargetsOf | None = None,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.ramps, self._targets_of = ramps, targets_of or _own_targets
+        self.rows = Rows(problem.scored, may_oscillate(problem.model), ramps)
+        self.values, self.tangents = (
+            Tangents(problem, self.rows, lambda: self.targets, n_tangents, n_jobs)
+            for n_tangents in (0, None)
+        )
+
+    @cached_property
+    def host_targets(self) -> Targets:
+        """The targets of the wells, on the host."""
+        return self._targets_of(self.rows)
+
+    @cached_property
+    def targets(self) -> Targets:
+        """The same on the GPU."""
+        on_device, host = gpu.cupy().asarray, self.host_targets
+        with gpu.gpu_errors():
+            return Targets(
+                on_device(host.targets),
+                on_device(host.constant),
+                on_device(host.total_weight),
+                tuple(map(on_device, host.factors)),
+            )
+
+    @cached_property
+    def data(self) -> Any:
+        """(n_compressed, n_wells), the targets in the order in which products read them."""
+        return gpu.cupy().ascontiguousarray(self.targets.targets.T)
+
+    def predicted(self, parameters: Any) -> tuple[Any, Any]:
+        """Return weighted currents (n, n_compressed) and status (n,)."""
+        currents, statuses = self.values.predicted(parameters)
+        infinite = (statuses == NOT_FINITE).any(axis=0)
+        status = gpu.cupy().where(infinite, np.int8(NOT_FINITE), statuses.max(axis=0))
+        return currents[:, :, 0], status
+
+    def steps_alone(self, n: int) -> bool:
+        """Return whether threads would step n candidates from sample to sample, one each."""
+        return not self.ramps and self.values.fills(n)
+
+    def linearize(self) -> tuple[Call, int]:
+        """Return the call that linearizes, and the bytes that it takes for each candidate."""
+        width = 1 + len(self.tangents.free)
+        more = 8 * width**2 * (3 + len(self.rows.groups))
+        return self.tangents.linearize, self.tangents.bytes_a_candidate + more
+
+    def score(self) -> tuple[Call, int]:
+        """Return the call that scores without derivatives, and bytes as `linearize`."""
+        return self.values.score, self.values.bytes_a_candidate
+
+
+class Variants:
+    """The ways to take the ramps of a problem, from the fastest to the one for every candidate.
+
+    Arguments:
+        targets_of: of the wells; None for the problem's own recording.
+        n_jobs: see `Tangents`.
+        chunk: candidates in one launch. With None it is as many as memory allows.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        targets_of: TargetsOf | None = None,
+        n_jobs: int | None = None,
+        chunk: int | None = None,
+    ) -> None:
+        self.chunk, self._more = chunk, (targets_of, n_jobs)
+        self.problem = problem
+        self._grades: list[int | None] = [*range(len(GRADES)), None]
+        self._made: list[Variant] = []
+
+    def __iter__(self) -> Iterator[Variant]:
+        """Yield the variants, each made when it is first needed."""
+        yield from self._made
+        while self._grades:
+            grade = self._grades.pop(0)
+            ramps = {} if grade is None else ramps_of(self.problem, grade)
+            if ramps or grade is None:
+                self._made.append(Variant(self.problem, ramps, *self._more))
+                yield self._made[-1]
+
+    @cached_property
+    def first(self) -> Variant:
+        """The fastest way."""
+        return next(iter(self))
+
+    def results(
+        self,
+        one: Callable[[Variant], tuple[Call, int]],
+        parameters: Any,
+        well: Any = None,
+        axis: int = -1,
+        status: int = 1,
+    ) -> list[Any]:
+        """Return the results of a call, each candidate's by the first variant that resolves it.
+
+        Arguments:
+            one: returns the call of a variant, and the bytes that it takes for each candidate.
+            parameters: (n_parameters, n); results are arrays of the same module.
+            well: (n,) int32 or None.
+            axis: of the candidates in the results, the first or the last.
+            status: the place of the statuses among the results.
+        """
+        xp, found = array_module(parameters), list[Any]()
+        left = xp.arange(parameters.shape[1])
+        for variant in self:
+            own = None if well is None else well[left]
+            some = parameters[:, left] if found else parameters
+            part = self._in_chunks(*one(variant), some, own, axis)
+            for whole, own_part in zip(found, part, strict=bool(found)):
+                whole[left if axis == 0 else (..., left)] = own_part
+            found = found or part
+            if not variant.ramps:
+                break
+            left = xp.flatnonzero(found[status] == UNRESOLVED)
+            if not len(left):
+                break
+        return found
+
+    def _in_chunks(self, call: Call, size: int, parameters: Any, well: Any, axis: int) -> list[Any]:
+        """Return the results of a call, made for as many candidates at once as memory allows.
+
+        Arguments:
+            size: bytes of the GPU's memory that the call takes for each candidate.
+            axis: of the candidates in the results.
+        """
+        xp, on_device = array_module(parameters), gpu.cupy()
+        wells = () if well is None else (well,)
+        parts, n = [], parameters.shape[1]
+        step = self.chunk or max(1, min(MOST, int(_SHARE * self._free) // size))
+        with gpu.gpu_errors():
+            for a in range(0, max(1, n), step):
+                some = slice(a, min(a + step, n))
+                arrays = (xp.ascontiguousarray(parameters[:, some]), *(w[some] for w in wells))
+                results = call(*(on_device.asarray(array) for array in arrays))
+                parts.append([to_host(array) for array in results] if xp is np else results)
+        if len(parts) == 1:
+            return list(parts[0])
+        return [xp.concatenate(arrays, axis) for arrays in zip(*parts, strict=True)]
+
+    @cached_property
+    def _free(self) -> int:
+        """Free memory of the GPU, bytes; read once, as reading makes the host wait."""
+        return gpu.device().memory_free
+
+
+def _own_targets(rows: Rows) -> Targets:
+    """Return the problem's own recording as the targets of one well."""
+    tree = rows.packed
+    targets, constant = rows.targets([(tree.data_pA, tree.constant)])
+    return Targets(targets, constant, np.array([tree.total_weight]))
