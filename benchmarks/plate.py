@@ -17,6 +17,13 @@ reverses between -25 and 5 mV, and white noise of 5 to 30 pA. All 17 parameters 
   begins where our scan says, which it gets for nothing, and stops when two of its starts agree, as
   ours does. Both in the same run, by the processor's time for a well on one core.
 
+    python benchmarks/plate.py --ramps [FIT --set KEY=VALUE ...]
+
+measures instead what pieces of ramps gain for one recording on a GPU, the first well or that of a
+fit file: linearizations and previews of a few candidates and of many, and a whole search. `against`
+is the same from step to step, in the same run; notes say how far apart the results are, in shares
+of the largest.
+
 What a well takes, in operations: a linearization of 17 parameters is some 5 million (propagators of
 29 voltages and their derivatives, two ramps in 42 pieces of 60 equations each, 1,700 residuals with
 18 columns), of which a descent takes some 30 and a well three or four descents: 10^9 or so.
@@ -30,6 +37,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +58,8 @@ from channelfit.problem.recording import Recording
 from channelfit.reading.documents import dump_yaml, read_yaml
 from channelfit.results.report.plots import STYLE
 from channelfit.scoring.cpu_tangents import Linearizer
+from channelfit.scoring.cuda import CudaScorer
+from channelfit.scoring.cuda_variants import Variants
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import Scorer, make_scorer
@@ -149,6 +159,38 @@ def kernel_rows(plan: FitPlan, problems: Sequence[Problem]) -> list[Row]:
         note = f"{1e6 * seconds / n:.1f} us each, results on the host"
         rows.append(Row(f"linearization of {n} candidates", 1e3 * seconds, "ms", note=note))
     return rows
+
+
+def ramp_rows(plan: FitPlan) -> list[Row]:
+    """Linearizations, previews and the search of one recording, ramps in pieces against steps."""
+    problem, rows = plan.problem.groups[0].problem, []
+    pieces, steps = CudaScorer(problem), CudaScorer(problem)
+    steps._variants = Variants(problem, grades=(None,))
+    for n in (1, 16, 64, 1024):
+        random = np.random.default_rng(n)
+        spread = np.exp(0.1 * random.standard_normal((len(plan.problem.parameters), n)))
+        parameters = plan.problem.values()[:, None] * spread
+        ours, theirs = (vars(scorer.linearize(parameters)) for scorer in (pieces, steps))
+        apart = [
+            f"{np.abs(ours[key] - theirs[key]).max() / np.abs(theirs[key]).max():.1e} in {key}"
+            for key in ("cost", "gradient", "hessian")
+        ]
+        again = np.abs(pieces.preview(parameters).cost / ours["cost"] - 1).max()
+        notes = {"linearize": ", ".join(apart), "preview": f"{again:.1e} off linearize"}
+        for name, note in notes.items():
+            both = [
+                1e3 * gpu.timed(partial(getattr(scorer, name), parameters), 10)
+                for scorer in (pieces, steps)
+            ]
+            rows.append(compared(f"{name} {n}", both[0], "ms", both[1], note))
+    costs, seconds = [], []
+    for scorer in (pieces, steps):
+        search_of = Hybrid(plan.space.n_free, SEED), plan.objective(scorer), plan.stop_rules
+        found, taken = timed(partial(optimize, *search_of, lambda _: None))
+        costs.append(float(scorer.rescore(found.values[:, None]).cost[0]))
+        seconds.append(taken.clock)
+    note = f"costs {costs[0]:.8g} and {costs[1]:.8g} pA^2"
+    return [*rows, compared("search", seconds[0], "s", seconds[1], note)]
 
 
 def best_known(
@@ -303,8 +345,19 @@ def main() -> None:
     parser.add_argument("--alone", type=int, default=3, help="wells that the opponents fit")
     parser.add_argument("--sampling", type=float, default=0.2, help="ms between samples")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
+    parser.add_argument("--ramps", nargs="?", const="", help="one recording: of a fit file")
+    parser.add_argument("--set", action="append", default=[], help="of that file, KEY=VALUE")
     options = parser.parse_args()
-    plan = planned(options.sampling)
+    if options.ramps:
+        plan = load_plan(Path(options.ramps), options.set, backend="cpu")
+    else:
+        plan = planned(options.sampling)
+    if options.ramps is not None:
+        plan = plan if options.ramps else replace(plan, problem=Plate(plan, 1).wells[0])
+        rows = ramp_rows(plan)
+        title = "one recording, ramps in pieces against steps"
+        finish("plate_ramps", title, rows, gpu.device().name, options.out)
+        return
     settings = SearchSettings(seed=SEED, backend=options.backend)
     plate = Plate(plan, max(options.wells, *options.sizes, 1))
     problems = plate.wells[: options.wells]

@@ -7,7 +7,7 @@ with its candidates as a plate of one well.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -133,6 +133,7 @@ class Variants:
         targets_of: of the wells; None for the problem's own recording.
         n_jobs: see `Tangents`.
         chunk: candidates in one launch. With None it is as many as memory allows.
+        grades: how fine the pieces of each variant are, `ramp_collocation.GRADES`; None for steps.
     """
 
     def __init__(
@@ -141,10 +142,10 @@ class Variants:
         targets_of: TargetsOf | None = None,
         n_jobs: int | None = None,
         chunk: int | None = None,
+        grades: Sequence[int | None] = (*range(len(GRADES)), None),
     ) -> None:
         self.chunk, self._more = chunk, (targets_of, n_jobs)
-        self.problem = problem
-        self._grades: list[int | None] = [*range(len(GRADES)), None]
+        self.problem, self._grades = problem, list(grades)
         self._made: list[Variant] = []
 
     def __iter__(self) -> Iterator[Variant]:

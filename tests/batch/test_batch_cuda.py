@@ -7,7 +7,6 @@ import dataclasses
 import sys
 from collections.abc import Callable
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from support.little import LITTLE
 from support.schemes import (
     PROTOCOLS,
     candidates,
+    chain_of,
     from_yaml,
     model_named,
     recording_of,
@@ -183,18 +183,6 @@ RAMPS = from_yaml(
 )
 
 
-def chain_of(states: int) -> dict[str, Any]:
-    """A model of so many states in a row, the last of them open."""
-    names = [f"s{k}" for k in range(states)]
-    rates = {f"{a} -> {b}": "a*exp(z*v)" for a, b in pairwise(names)}
-    rates |= {f"{b} -> {a}": "b*exp(-z*v)" for a, b in pairwise(names)}
-    return LITTLE | {
-        "states": names,
-        "rates": rates,
-        "current": LITTLE["current"] | {"open": names[-1:]},
-    }
-
-
 @pytest.mark.slow
 def test_ramps_in_pieces(device: str) -> None:
     """The costs of the reference, which steps, and the derivatives of threads that step."""
@@ -217,12 +205,12 @@ def test_ramps_in_pieces(device: str) -> None:
 @pytest.mark.parametrize("states", slow_but([3], [3, MOST_STATES]))
 def test_nvrtc_accepts_the_text(states: int) -> None:
     """Also the pieces of the largest scheme that a block has room for."""
-    source = CudaTangentSource(build_model(chain_of(states), None))
+    source = CudaTangentSource(chain_of(states))
     assert source.takes_pieces
     for architecture, more in (("sm_70", ()), ("sm_90", (True, True))):
         log = compile_with_nvrtc(source.specialized(8, True, *more), architecture, OPTIONS)
         assert "error" not in log
-    assert not CudaTangentSource(build_model(chain_of(MOST_STATES + 1), None)).takes_pieces
+    assert not CudaTangentSource(chain_of(MOST_STATES + 1)).takes_pieces
 
 
 def test_pieces_need_room(monkeypatch: pytest.MonkeyPatch) -> None:

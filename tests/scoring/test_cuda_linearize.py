@@ -4,6 +4,7 @@ the cpu backend, which come from other text by another method, and against diffe
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,23 +18,29 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import OK
+from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.cuda import CudaScorer
 from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.cuda_variants import Variant
+from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import Linearization
 from support.cuda_host import compile_with_nvrtc
-from support.differences import errors, on_the_grid, stairs
+from support.differences import by_differences, errors, on_the_grid, stairs
 from support.schemes import (
+    PROTOCOLS,
     SHIPPED,
     candidates,
+    chain_of,
     from_yaml,
+    held_and_moving,
     model_named,
     recording_of,
     scored,
 )
+from support.term_models import DOCUMENTS, model_of
 from support.truths import slow_but
 
 EVERY = [*SHIPPED, "cycle", "leak"]
@@ -125,6 +132,96 @@ def test_only_ends_of_runs_count(device: str) -> None:
     test = CudaScorer(problem).linearize(parameters)
     # some parameters are nearly forgotten by then: what is left of their derivatives has few digits
     assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-6
+
+
+# --- ramps in pieces -----------------------------------------------------------------------------
+
+#: Held before, between and behind ramps; both sweeps have the first ramp in common, and jump.
+RAMPS = from_yaml(
+    segments=[
+        {"hold": 1},
+        {"ramp": [-60, -64], "for": 11},
+        {"step": {"values": [20, -20]}, "for": 2},
+        {"ramp": [0, -4], "for": 12},
+        {"hold": 1},
+    ]
+)
+ELEVEN = "eleven states"
+
+
+def stiffening(name: str) -> tuple[Problem, np.ndarray]:
+    """A problem with ramps, and candidates that ask for finer and finer pieces, some for steps."""
+    if name in DOCUMENTS:
+        model = model_of(name)
+    else:
+        model = chain_of(11) if name == ELEVEN else model_named(name)
+    problem = problem_of(model, RAMPS, stairs([65]))
+    return problem, np.ascontiguousarray(candidates(model, 200, seed=4)[:, [1, 6, 22]])
+
+
+def with_finer_steps(problem: Problem, times: int = 4) -> Problem:
+    """The same samples among others, which have no weight."""
+    experiments = []
+    for e in problem.experiments:
+        protocol = replace(e.protocol, sampling_ms=e.protocol.sampling_ms / times)
+        assert e.recording is not None
+        old = e.recording.current_pA, e.recording.weight
+        new = [np.zeros((protocol.n_sweeps, protocol.n_times_max)) for _ in old]
+        for array, own in zip(new, old, strict=True):
+            array[:, ::times] = own
+        recording = Recording(protocol.times_ms, *new)
+        experiments.append(replace(e, protocol=protocol, recording=recording))
+    return Problem(problem.model, tuple(experiments))
+
+
+@pytest.mark.parametrize(
+    "name",
+    slow_but(
+        ["model_b"],
+        [
+            "model_b",
+            "cycle",
+            "herg_markov",
+            ELEVEN,
+            "scheme and leak",
+            "scheme times gate",
+            "calcium scheme",
+        ],
+    ),
+)
+def test_ramps_in_pieces(name: str, device: str) -> None:
+    """As the cpu backend has them; coarse pieces, fine ones, and steps for what none follows."""
+    problem, parameters = stiffening(name)
+    scorer = CudaScorer(problem)
+    test, preview = scorer.linearize(parameters), scorer.preview(parameters)
+    truth = CpuScorer(problem).linearize(parameters)
+    assert max(errors(test, truth, parameters)) < 1e-8
+    assert preview.cost == pytest.approx(test.cost, rel=1e-12)
+    # which steps, of order four; its own steps leave the stiffest of these an error of 1e-6
+    reference = ReferenceScorer(with_finer_steps(problem)).score(parameters).cost
+    assert test.cost == pytest.approx(reference, rel=2e-7)
+    assert max(errors(test, by_differences(problem, parameters), parameters)) < 1e-3
+    assert scorer._variants.first.ramps
+    if name != "model_b":
+        return
+    ways, there = [*scorer._variants], gpu.cupy().asarray(parameters)
+    statuses = [way.linearize()[0](there)[1].get() == OK for way in ways]
+    assert [ok.tolist() for ok in statuses] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
+    for n_jobs in (1, 2):
+        cost, status = Variant(problem, ways[0].ramps, n_jobs=n_jobs).values.score(there)
+        assert status.get().tolist() == [OK, UNRESOLVED, UNRESOLVED]
+        assert cost.get()[0] == pytest.approx(test.cost[0], rel=1e-12)
+
+
+def test_recorded_commands_are_stepped(device: str) -> None:
+    """As before: a wave that no polynomial follows leaves no ramp beside it in pieces."""
+    problem = problem_of(model_named("model_b"), held_and_moving(), PROTOCOLS["ramp"])
+    parameters = candidates(problem.model, 2, seed=4)
+    scorer = CudaScorer(problem)
+    test = scorer.linearize(parameters)
+    assert max(errors(test, on_the_grid(problem).linearize(parameters))) < 1e-7
+    assert scorer.preview(parameters).cost == pytest.approx(test.cost, rel=1e-12)
+    assert not scorer._variants.first.ramps
 
 
 # --- every function of the expressions -----------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from channelfit.reading.documents import parse_yaml
 from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
-LITTLE = {
+LITTLE: dict[str, Any] = {
     "name": "little",
     "states": ["C", "O"],
     "rates": {"C -> O": "a*exp(z*v)", "O -> C": "b*exp(-z*v)"},

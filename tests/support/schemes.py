@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from channelfit.problem.protocol import Protocol, build_protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.waves import Constant, Samples, Segment
 from channelfit.scoring.reference import ReferenceScorer
+from support.little import LITTLE
 from support.places import MODELS
 from support.truths import shared
 
@@ -55,6 +57,15 @@ LEAK = {
 def model_named(name: str) -> ChannelModel:
     own = {"cycle": CYCLE, "leak": LEAK}
     return build_model(own[name], None) if name in own else load_model(MODELS / f"{name}.yaml")
+
+
+def chain_of(states: int) -> ChannelModel:
+    """So many states in a row, the last of them open."""
+    names = [f"s{k}" for k in range(states)]
+    rates = {f"{a} -> {b}": "a*exp(z*v)" for a, b in pairwise(names)}
+    rates |= {f"{b} -> {a}": "b*exp(-z*v)" for a, b in pairwise(names)}
+    current = LITTLE["current"] | {"open": names[-1:]}
+    return build_model(LITTLE | {"states": names, "rates": rates, "current": current}, None)
 
 
 def random_scheme(n: int, seed: int) -> ChannelModel:
