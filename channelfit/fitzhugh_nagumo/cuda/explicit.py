@@ -5,13 +5,13 @@ two missing neighbors by shuffles. There is no barrier, and memory is touched on
 `explicit_tiles` warps take overlapping stretches of a cable: the error at the ends of a stretch
 moves by one node in each step and is thrown away with the overlap. Beyond an end without flux lies
 the cable's mirror image, and beyond the end of a ring lies the ring; both follow the same equation,
-so the loop has no special nodes. In `explicit_cables` a warp has a whole cable and makes any number
-of steps in one pass.
+so the loop has no special nodes; only tiles with a held end set its node after each step. In
+`explicit_cables` a warp has a whole cable and makes any number of steps in one pass.
 
 A step of forward Euler takes seven instructions a node with z = -dt w:
     v' = v (c1 + v (c2 - dt v)) + (r (left + right) + z)      z' = forget z - dt^2 epsilon v
 
-Runge-Kutta uses the same tiles and cables; only `make_step` differs. The state, the stage and the
+Runge-Kutta uses the same tiles and cables; only `make_steps` differs. The state, the stage and the
 sum of the rates stay in registers, six values a node. A step takes 42 instructions a node, which
 are 76 operations: four rates of 7 instructions (12 operations), three stages with their sums of 4
 (8), and the last sum of 2 (4). A step needs four neighbors on either side. A pass of k steps over
@@ -72,25 +72,41 @@ __device__ __forceinline__ void from_threads(REAL* buffer, REAL* x, int lane, RE
 }
 """
 
-# One step. `ends` returns the neighbors of the thread's nodes, and sets the held ones.
+# Steps. `ends` returns the neighbors of the thread's nodes, and sets the held ones. One step of
+# forward Euler takes the nodes from left to right and the next one from right to left. The new
+# values then move by one register in the one, and back in the other; and the neighbor that a step
+# needs first is the one that has been known for longest.
 _EULER = """
-template <class Ends> __device__ __forceinline__ void make_step(
+template <bool BACK, class Ends> __device__ __forceinline__ void make_step(
     REAL* v, REAL* z, const REAL* push, const Step& s, const Ends& ends)
 {
     REAL left, right;
     ends.around(v, left, right);
+    REAL before = BACK ? right : left, after = BACK ? left : right;
     #pragma unroll
-    for (int j = 0; j < NODES; j++) {
-        REAL middle = v[j], next = j + 1 < NODES ? v[j + 1 < NODES ? j + 1 : j] : right;
-        REAL known = s.r * (left + next) + z[j];
+    for (int i = 0; i < NODES; i++) {
+        const int j = BACK ? NODES - 1 - i : i, ahead = BACK ? j - 1 : j + 1;
+        REAL middle = v[j], next = i + 1 < NODES ? v[i + 1 < NODES ? ahead : j] : after;
+        REAL known = s.r * (before + next) + z[j];
 #if DRIVEN
         known += push[j];
 #endif
         z[j] = s.slow * middle + s.forget * z[j];
         v[j] = middle * (s.linear + middle * (s.square + middle * s.cube)) + known;
-        left = middle;
+        before = middle;
     }
     ends.hold(v, z);
+}
+
+template <class Ends> __device__ __forceinline__ void make_steps(
+    REAL* v, REAL* z, const REAL* push, const Step& s, const Ends& ends, int n_steps)
+{
+    #pragma unroll 1
+    for (int k = 0; k < n_steps / 2; k++) {
+        make_step<false>(v, z, push, s, ends);
+        make_step<true>(v, z, push, s, ends);
+    }
+    if (n_steps % 2) make_step<false>(v, z, push, s, ends);
 }
 """
 
@@ -134,10 +150,16 @@ template <class Ends> __device__ __forceinline__ void make_step(
     }
     ends.hold(v, z);
 }
+
+template <class Ends> __device__ __forceinline__ void make_steps(
+    REAL* v, REAL* z, const REAL* push, const Step& s, const Ends& ends, int n_steps)
+{
+    for (int k = 0; k < n_steps; k++) make_step(v, z, push, s, ends);
+}
 """
 
 _TILES = """
-template <bool HOLDS_RIGHT> struct Ends {
+template <bool HOLD> struct Ends {
     int lane, left_lane, right_lane, right_j;  // no lane is -1
     REAL left_value, right_value;
     __device__ __forceinline__ void around(const REAL* v, REAL& left, REAL& right) const {
@@ -145,16 +167,15 @@ template <bool HOLDS_RIGHT> struct Ends {
         right = __shfl_down_sync(0xffffffffu, v[0], 1);
     }
     __device__ __forceinline__ void hold(REAL* v, REAL* z) const {
+        if (!HOLD) return;
         if (lane == left_lane) v[0] = left_value;
-        if (HOLDS_RIGHT) {
-            #pragma unroll
-            for (int j = 0; j < NODES; j++)
-                if (lane == right_lane && j == right_j) v[j] = right_value;
-        }
+        #pragma unroll
+        for (int j = 0; j < NODES; j++)
+            if (lane == right_lane && j == right_j) v[j] = right_value;
     }
 };
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_tiles(
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) explicit_tiles(
     const REAL* __restrict__ v_in, const REAL* __restrict__ w_in, const REAL* __restrict__ drive,
     REAL* __restrict__ v_out, REAL* __restrict__ w_out, const REAL* __restrict__ rows,
     Index n_nodes, int n_tiles, int n_cables, int halo, int n_steps, int left_kind, int right_kind)
@@ -192,14 +213,15 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_tiles(
     if (DRIVEN) to_threads(mine, push, lane, s.dt);
     // A held left end lies at the first node of a thread, for halo is a multiple of NODES.
     int left_lane = left_kind == 1 && first < 0 ? halo / NODES : -1;
-    if (right_kind == 1 && first + TILE > n_nodes - 1 && first <= n_nodes - 1) {
+    bool holds_right = right_kind == 1 && first + TILE >= n_nodes && first < n_nodes;
+    if (left_lane >= 0 || holds_right) {
         int right = (int)(n_nodes - 1 - first);
-        Ends<true> ends = {lane, left_lane, right / NODES, right % NODES, v[0],
+        Ends<true> ends = {lane, left_lane, holds_right ? right / NODES : -1, right % NODES, v[0],
                            v_in[base + n_nodes - 1]};
-        for (int k = 0; k < n_steps; k++) make_step(v, z, push, s, ends);
+        make_steps(v, z, push, s, ends, n_steps);
     } else {
-        Ends<false> ends = {lane, left_lane, -1, -1, v[0], (REAL)0};
-        for (int k = 0; k < n_steps; k++) make_step(v, z, push, s, ends);
+        Ends<false> ends = {};
+        make_steps(v, z, push, s, ends, n_steps);
     }
     from_threads(mine, v, lane, (REAL)1);
     from_threads(mine, z, lane, -(REAL)1 / s.dt);
@@ -246,7 +268,7 @@ struct Ends {
 };
 
 // Cables of exactly WHOLE <= 32 NODES nodes, one a warp.
-extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_cables(
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS) explicit_cables(
     const REAL* __restrict__ v_in, const REAL* __restrict__ w_in, const REAL* __restrict__ drive,
     REAL* __restrict__ v_out, REAL* __restrict__ w_out, const REAL* __restrict__ rows,
     int n_cables, int n_steps, int left_kind, int right_kind)
@@ -270,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) explicit_cables(
     to_threads(mine, z, lane, -s.dt);
     if (DRIVEN) to_threads(mine, push, lane, s.dt);
     Ends ends = {lane, left_kind, right_kind, v[0], v[LAST_J]};
-    for (int k = 0; k < n_steps; k++) make_step(v, z, push, s, ends);
+    make_steps(v, z, push, s, ends, n_steps);
     from_threads(mine, v, lane, (REAL)1);
     from_threads(mine, z, lane, -(REAL)1 / s.dt);
     #pragma unroll
@@ -306,8 +328,21 @@ def explicit_text(
         scheme: "explicit" or "Runge-Kutta".
     """
     constants = {"NODES": nodes, "WARPS": warps, "DRIVEN": int(driven), "WHOLE": whole}
+    constants["BLOCKS"] = 1 if scheme != "explicit" else _blocks(dtype, nodes, warps, driven)
     kernel = _CABLES if whole else _TILES
     return program_head(dtype, constants) + _EXPLICIT + _STEPS[scheme] + kernel
+
+
+def _blocks(dtype: str, nodes: int, warps: int, driven: bool) -> int:
+    """Return how many blocks of forward Euler a multiprocessor can hold.
+
+    The compiler is told, since otherwise it may save registers by spilling, or take so many that
+    fewer warps are resident. Those that a thread takes without spilling are from its reports; a
+    quarter of a multiprocessor has 512 for each lane.
+    """
+    words = np.dtype(dtype).itemsize // 4
+    registers = (12 if driven else 9) * nodes * words // 2 + 12 * words + 8
+    return max(4 * (512 // registers) // warps, 1)
 
 
 class ExplicitCuda(DeviceScheme):
