@@ -9,24 +9,6 @@ One object uses one GPU, the current one. Several GPUs are used by several proce
 sees one of them (CUDA_VISIBLE_DEVICES). Wells are fitted independently of each other, so processes
 need no messages in between; the search between two launches is Python on the host, for which
 threads of one process would have to take turns; and the same workers serve a cluster.
-
-Ramps of schemes are taken in pieces (`cuda_pieces`). A candidate for which these are too coarse is
-computed again with finer ones, and at last stepped from sample to sample.
-
-The cost of a linearization, for the staircase of 15.4 s at 0.2 ms (77,000 samples, two of its
-voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free parameters:
-
-* 42 pieces, each solved by a block of threads: 60 equations inverted (216,000 multiplications with
-  an addition), and 17 rows of the inverse times 75 columns (76,000): for 3,072 candidates 7.5e10
-  operations, or 2.2 ms at the 34e12 operations a second of an H200. 17 ms are measured: shared
-  memory and the cache beside it are busy for 73 % of them, and a third of the waiting is for other
-  threads, at the barrier of each of the 60 steps of the inversion (Nsight Compute).
-* The simulation, by a thread for each candidate and parameter: 29 held voltages with a propagator
-  each, 305 squarings of it and 2,582 products of it with a state: 4.5 ms for 46,080 threads, and
-  1.6 ms for one candidate alone, whose steps follow one another.
-* 2,527 points with 16 numbers each, 323 kB, written for each candidate and read once, and the
-  results of pieces, 0.9 MB; rows and their inner products, 8 ms.
-* In all 32 ms for 3,072 candidates, 3.3 ms for one (`benchmarks/plate.py --backend cuda`).
 """
 
 from __future__ import annotations
@@ -82,10 +64,7 @@ class CudaWellScorer(WellScorer):
         self.xp, self.problem = gpu.cupy(), problem
         self._simulated = problem.groups[0].problem
         self.variants = Variants(self._simulated, self._targets_of, ONE_JOB, chunk)
-        first = self.variants.first
-        for kernels in (first.values, first.tangents):  # compiled while recordings are read
-            kernels.compile_ahead(ONE_JOB)
-        found = first.host_targets
+        found = self.variants.first.host_targets
         self.total_weight = found.total_weight
         self.squares = np.sum(found.targets**2, axis=1) + found.constant
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.experiment import Problem
-from channelfit.scoring.cuda_launch import Launched
+from channelfit.scoring.cuda_launch import Launched, Program
 from channelfit.scoring.cuda_tangent_walk import Layout, Rows, TangentTables, as_bytes
 from channelfit.scoring.kernels.cuda_algebra import (
     ALGEBRA_ROWS,
@@ -45,6 +45,9 @@ from channelfit.scoring.machine import gpu
 #: The jobs into which a candidate is cut that is compared with wells. As many as fill the GPU would
 #: be more for few candidates than for many, which shows in the last digits.
 ONE_JOB = 1
+_TYPICAL_JOBS = 2  # where it is open how many they are
+#: Kernels that make costs of currents, the same in every program.
+_ALGEBRA = PROJECT_TANGENTS, WEIGH_TANGENTS, MULTIPLY_TANGENTS, CONCLUDE_TANGENTS
 _SEGMENTS_A_JOB = 4  # as they leave the walk little to do
 _THREADS_CUT = 64  # of a block of segments
 
@@ -81,8 +84,10 @@ class Tangents(Launched):
         free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         self.free = free if self.source.tangents else []
         self.n_jobs = n_jobs
+        pieces, segments = (COMPOSE_PIECES, REPLAY_PIECES), (COMPOSE_TANGENTS, REPLAY_TANGENTS)
+        self._compose, self._replay = pieces if self.ramps else segments
         self.threads: int | None = None  # of a block; None for what fills the GPU best
-        self._programs: dict[int, TangentProgram] = {}
+        self._programs: dict[int, Program] = {}
         #: (whether the voltage varies, whether runs are cut) -> slots, and what is compiled
         self._modules: dict[tuple[bool, bool], tuple[int, gpu.CudaModule]] = {}
         self._made: dict[int, TangentTables] = {}
@@ -148,7 +153,7 @@ class Tangents(Launched):
         if n:
             currents, statuses = self.trace(parameters)
             partial = self._products(currents, n, well)
-            self._any_program.conclude(
+            self._algebra[CONCLUDE_TANGENTS](
                 (n,),
                 (ALGEBRA_THREADS,),
                 (
@@ -188,7 +193,8 @@ class Tangents(Launched):
         states = xp.empty(n_segments * n * n_groups * self.source.state_size)
         device = self._on_device
         candidates = (parameters, np.int64(n), device.free, np.int32(n_free), np.int32(n_groups))
-        cut = (program.segments, program.arrays[-1])
+        kernels, (*walk, segments) = program.kernels, program.arrays
+        cut = segments, walk[-1]
         blocks = -(-n * n_groups // threads), -(-n * n_groups // _THREADS_CUT)
         left: tuple[Any, ...] = ()  # by the first kernel for the last
         if self.ramps:
@@ -198,21 +204,23 @@ class Tangents(Launched):
             left = opened, tails, device.pieces
             room = shared_bytes(largest, self.source.channel.n_rates)
             results = (composites, opened, tails, status[n_jobs:])
-            program.compose((n, n_segments), (PIECE_THREADS,), (*candidates, *cut, *results), room)
-        elif program.compose is not None:
-            program.compose(
+            kernels[self._compose](
+                (n, n_segments), (PIECE_THREADS,), (*candidates, *cut, *results), room
+            )
+        elif n_segments:
+            kernels[self._compose](
                 (blocks[1], n_segments),
                 (_THREADS_CUT,),
                 (*candidates, *cut, composites, status[n_jobs:]),
             )
-        program.kernel(
+        kernels[TRACE_TANGENTS](
             (blocks[0], n_jobs),
             (threads,),
-            (*candidates, *program.arrays, device.runs, composites, states, currents, status),
+            (*candidates, *walk, device.runs, composites, states, currents, status),
         )
-        if program.replay is not None:
+        if n_segments:
             end = (currents, status[n_jobs:]) if self.ramps else (currents,)
-            program.replay(
+            kernels[self._replay](
                 (blocks[1], n_segments),
                 (_THREADS_CUT,),
                 (*candidates, *cut, states, *left, device.runs, *end),
@@ -245,7 +253,7 @@ class Tangents(Launched):
         """
         (height, depth), (n, _, n_columns) = matrix.shape, matrices.shape
         products = gpu.cupy().empty((n, height, n_columns))
-        self._any_program.project(
+        self._algebra[PROJECT_TANGENTS](
             (n, -(-n_columns // ALGEBRA_THREADS), -(-height // PROJECTED_ROWS)),
             (ALGEBRA_THREADS,),
             (matrix, np.int32(height), np.int32(depth), np.int32(n_columns), matrices, products),
@@ -291,7 +299,7 @@ class Tangents(Launched):
     def _weigh(self, rows: Any, factors: Any, width: int, well: Any, n: int) -> None:
         """Multiply compressed rows of a group by the factors of each candidate's well."""
         _, n_runs, rank, _ = factors.shape
-        self._any_program.weigh(
+        self._algebra[WEIGH_TANGENTS](
             (n, -(-n_runs * width // ALGEBRA_THREADS)),
             (ALGEBRA_THREADS,),
             (factors, np.int32(rank), np.int32(n_runs), np.int32(width), well, rows),
@@ -309,7 +317,7 @@ class Tangents(Launched):
         products: Any,
     ) -> None:
         """Fill in inner products of the columns of rows (n, height, width), from a part on."""
-        self._any_program.multiply(
+        self._algebra[MULTIPLY_TANGENTS](
             (products.shape[1], -(-height // ALGEBRA_ROWS)),
             (ALGEBRA_THREADS,),
             (
@@ -325,40 +333,24 @@ class Tangents(Launched):
             ),
         )
 
-    def compile_ahead(self, n_jobs: int) -> None:
-        """Begin to compile the kernels of so many jobs, in another thread."""
-        text = self._text(self._tables(n_jobs))
+    def compile_ahead(self) -> None:
+        """Begin to compile the kernels that the first call needs, in another thread."""
+        text = self._text(self._tables(self.n_jobs or _TYPICAL_JOBS))
         with gpu.gpu_errors():
             self._compilations[text] = gpu.compile_ahead(text, (), self._title)
 
-    def program(self, n_jobs: int) -> TangentProgram:
+    def program(self, n_jobs: int) -> Program:
         """Return compiled kernels for so many jobs, or for as many as there are last runs."""
         if n_jobs not in self._programs:
-            tables = self._tables(n_jobs)
-            cut = len(tables.segments) > 0
-            module = self._module(tables)
-            arrays = tuple(gpu.cupy().asarray(array) for array in tables.arrays)
-            ends = (
-                (COMPOSE_PIECES, REPLAY_PIECES)
-                if self.ramps
-                else (COMPOSE_TANGENTS, REPLAY_TANGENTS)
-            )
-            compose, replay = (module.kernel(name) if cut else None for name in ends)
+            tables, asarray = self._tables(n_jobs), gpu.cupy().asarray
+            module, names = self._module(tables), [TRACE_TANGENTS, *_ALGEBRA]
+            names += [self._compose, self._replay] if len(tables.segments) else []
+            kernels = {name: module.kernel(name) for name in names}
             if self.ramps:
                 room = shared_bytes(self.source.largest, self.source.channel.n_rates)
-                module.kernel(COMPOSE_PIECES).allow_dynamic_shared(room)
-            self._programs[n_jobs] = TangentProgram(
-                tables,
-                arrays,
-                gpu.cupy().asarray(as_bytes(tables.segments)),
-                module.kernel(TRACE_TANGENTS),
-                compose,
-                replay,
-                module.kernel(PROJECT_TANGENTS),
-                module.kernel(WEIGH_TANGENTS),
-                module.kernel(MULTIPLY_TANGENTS),
-                module.kernel(CONCLUDE_TANGENTS),
-            )
+                kernels[self._compose].allow_dynamic_shared(room)
+            arrays = tuple(map(asarray, (*tables.arrays, as_bytes(tables.segments))))
+            self._programs[n_jobs] = Program(tables, arrays, kernels)
         return self._programs[n_jobs]
 
     def _tables(self, n_jobs: int) -> TangentTables:
@@ -402,9 +394,9 @@ class Tangents(Launched):
         )
 
     @property
-    def _any_program(self) -> TangentProgram:
-        """One of the programs that are compiled; there is one once anything was traced."""
-        return next(iter(self._programs.values()))
+    def _algebra(self) -> dict[str, gpu.CudaKernel]:
+        """The kernels of any program; there is one once anything was traced."""
+        return next(iter(self._programs.values())).kernels
 
     @cached_property
     def typical_kernel(self) -> gpu.CudaKernel:
@@ -412,7 +404,7 @@ class Tangents(Launched):
 
         Most calls launch it, so that they need not wait for another to be compiled.
         """
-        return self.program(self.n_jobs or 2).kernel
+        return self.program(self.n_jobs or _TYPICAL_JOBS).kernels[TRACE_TANGENTS]
 
 
 @dataclass(frozen=True, eq=False)
@@ -445,23 +437,3 @@ class DeviceRows:
     runs: Any
     matrices: list[Any]
     pieces: Any
-
-
-@dataclass(frozen=True, eq=False)
-class TangentProgram:
-    """Tables on the GPU and the kernels compiled for them.
-
-    The kernels compose and replay are None where no run is cut; project, weigh, multiply and
-    conclude, which make costs of residuals, are the same in every program.
-    """
-
-    tables: TangentTables
-    arrays: tuple[Any, ...]
-    segments: Any
-    kernel: gpu.CudaKernel
-    compose: Any
-    replay: Any
-    project: Any
-    weigh: Any
-    multiply: Any
-    conclude: Any

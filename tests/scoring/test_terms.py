@@ -22,7 +22,7 @@ from channelfit.scoring.cuda_tangents import Tangents
 from channelfit.scoring.cuda_variants import Variant
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_spectral import CudaSpectralSource
-from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.kernels.cuda_tangents import COMPOSE_TANGENTS, CudaTangentSource
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import Linearization, make_scorer
@@ -121,7 +121,7 @@ def test_derivatives_agree_with_differences_of_the_reference(
         tangents = Tangents(problem, ways.rows, lambda: ways.targets, 2, 7)
         arrays = tangents.linearize(gpu.cupy().asarray(parameters))
         assert max(errors(Linearization(*(a.get() for a in arrays)), wanted)) < 1e-6
-        assert any(program.compose is not None for program in tangents._programs.values())
+        assert any(COMPOSE_TANGENTS in program.kernels for program in tangents._programs.values())
 
 
 # --- formulas ------------------------------------------------------------------------------------
