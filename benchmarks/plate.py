@@ -166,7 +166,7 @@ def ramp_rows(plan: FitPlan) -> list[Row]:
     problem, rows = plan.problem.groups[0].problem, []
     pieces, steps = CudaScorer(problem), CudaScorer(problem)
     steps._variants = Variants(problem, grades=(None,))
-    for n in (1, 16, 64, 1024):
+    for n in (1, 16, 64, 1024, 4096):
         random = np.random.default_rng(n)
         spread = np.exp(0.1 * random.standard_normal((len(plan.problem.parameters), n)))
         parameters = plan.problem.values()[:, None] * spread
