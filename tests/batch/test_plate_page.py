@@ -83,7 +83,10 @@ def chosen(tab) -> list[str]:
         ".map((one) => plate.labels[one.dataset.well]).sort()"
     )
     rings = tab.evaluate("model.get_model_by_name('pairs-rings').data.x.length")
-    fitted = tab.evaluate("[...state.chosen].filter((k) => isFitted(k)).length")
+    fitted = tab.evaluate(
+        "[...state.chosen].filter((k) => plate.parameters.some("
+        "(name) => Number.isFinite(numberOf(name, k)))).length"
+    )
     assert rings == fitted
     by_state = tab.evaluate("[...state.chosen].map((k) => plate.labels[k]).sort()")
     assert by_map == by_state

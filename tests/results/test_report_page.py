@@ -158,7 +158,7 @@ def test_the_command_is_drawn_as_it_was_given(page, fit, tmp_path, start, end):
     file = tmp_path / "report.html"
     file.write_text(report_page([altered]), encoding="utf-8")
     tab = page.drawn(file)
-    tab.evaluate("([a, b]) => experiments[0].show(a, b)", [start, end])
+    tab.evaluate("([a, b]) => experiments[0].range.setv({start: a, end: b})", [start, end])
     tab.wait_for_timeout(400)
     source = "Bokeh.documents[0].get_model_by_name('e0-command').data"
     xs, ys = (np.array(tab.evaluate(f"Array.from({source}.{which}[0])")) for which in ("xs", "ys"))

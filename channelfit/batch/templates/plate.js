@@ -16,15 +16,13 @@ const columns = new Map(plate.columns.map((row) => {
   } else column.words = row.words;
   return [row.key, column];
 }));
+const QUALITIES = ["ok", "check", "failed"]; // those with a color and a mark
 const QUALITY = "quality", REASON = "reason", MISFIT = "page misfit", DISTANCE = "page distance";
 const wordOf = (key, k) => (columns.has(key) && columns.get(key).words ? columns.get(key).words[k] : "");
 const numberOf = (key, k) => (columns.has(key) && columns.get(key).numbers ? columns.get(key).numbers[k] : NaN);
 const titleOf = (column) => (column.unit ? `${column.name} (${column.unit})` : column.name);
 
-// Texts in the order of a reader: well 2 before well 10, and an empty one last.
-const inWords = new Intl.Collator("en", {numeric: true});
-const different = (words) =>
-  [...new Set(words)].sort((a, b) => (a === "") - (b === "") || inWords.compare(a, b));
+const different = (words) => [...new Set(words)].sort((a, b) => compare(a, b));
 
 const RAISED = {"-": "⁻", 0: "⁰", 1: "¹", 2: "²", 3: "³", 4: "⁴", 5: "⁵", 6: "⁶", 7: "⁷", 8: "⁸", 9: "⁹"};
 
@@ -85,8 +83,7 @@ const state = {
 };
 const after = {filter: [], choice: [], hover: []};
 const qualityOf = (k) => wordOf(QUALITY, k);
-const markOf = (k) => (["ok", "check", "failed"].includes(qualityOf(k)) ? qualityOf(k) : "");
-const isFitted = (k) => plate.parameters.some((name) => Number.isFinite(numberOf(name, k)));
+const markOf = (k) => (QUALITIES.includes(qualityOf(k)) ? qualityOf(k) : "");
 
 // Selects some wells instead of those before, or in addition to them; the last becomes the large one.
 function choose(wells, add = false) {
@@ -156,7 +153,7 @@ function beginFilter() {
     box.value = name;
     box.autocomplete = "off";
     box.addEventListener("change", filter);
-    const words = make("span", undefined, `quality ${["ok", "check", "failed"].includes(name) ? name : ""}`);
+    const words = make("span", undefined, `quality ${QUALITIES.includes(name) ? name : ""}`);
     words.append(bdi(`${name} ${n.toLocaleString("en")}`));
     label.append(box, words);
     find("qualities").append(label);
@@ -210,7 +207,7 @@ function tableColumns() {
 }
 
 function drawHeads() {
-  const own = [{key: null, name: "Well", unit: "", meaning: "the name of the well"}, ...tableColumns()];
+  const own = [{key: "well", name: "Well", unit: "", meaning: "the name of the well"}, ...tableColumns()];
   table.heads = own;
   find("wells").tHead.rows[0].replaceChildren(...own.map((column) => {
     const head = make("th", undefined, column.words ? "word" : "");
@@ -227,10 +224,8 @@ function drawHeads() {
 }
 
 function sortBy(key) {
-  const id = key === null ? "well" : key;
-  const numeric = key !== null && columns.get(key).numbers;
-  table.sign = table.by === id ? -table.sign : numeric && [MISFIT, DISTANCE, "cost", "rms"].includes(key) ? -1 : 1;
-  table.by = id;
+  table.sign = table.by === key ? -table.sign : [MISFIT, DISTANCE, "cost", "rms"].includes(key) ? -1 : 1;
+  table.by = key;
   table.page = 0;
   drawTable();
 }
@@ -238,17 +233,9 @@ function sortBy(key) {
 function sorted() {
   const wells = inOrder(order);
   if (table.by === null) return wells;
-  const key = table.by, sign = table.sign;
-  if (key !== "well" && columns.get(key).numbers) {
-    const numbers = columns.get(key).numbers;
-    return wells.sort((a, b) => {
-      const [x, y] = [numbers[a], numbers[b]];
-      if (Number.isNaN(x) || Number.isNaN(y)) return Number.isNaN(x) - Number.isNaN(y); // missing ones last
-      return sign * (x - y || 0);
-    });
-  }
-  const words = key === "well" ? plate.labels : columns.get(key).words;
-  return wells.sort((a, b) => (words[a] === "") - (words[b] === "") || sign * inWords.compare(words[a], words[b]));
+  const column = columns.get(table.by);
+  const values = table.by === "well" ? plate.labels : column.numbers || column.words;
+  return wells.sort((a, b) => compare(values[a], values[b], table.sign));
 }
 
 function drawTable() {
@@ -263,21 +250,17 @@ function drawTable() {
   find("table-on").disabled = table.page === pages - 1;
   const heads = find("wells").tHead.rows[0].cells;
   table.heads.forEach((column, at) => {
-    const id = column.key === null ? "well" : column.key;
-    if (table.by === id) heads[at].setAttribute("aria-sort", table.sign > 0 ? "ascending" : "descending");
+    if (table.by === column.key) heads[at].setAttribute("aria-sort", table.sign > 0 ? "ascending" : "descending");
     else heads[at].removeAttribute("aria-sort");
   });
   const withIntervals = find("columns").value === "intervals";
   find("wells").tBodies[0].replaceChildren(...here.map((k) => {
     const line = make("tr");
     line.dataset.well = k;
-    const name = make("th");
-    name.scope = "row";
     const button = make("button", undefined, "name");
     button.type = "button";
     button.append(bdi(plate.labels[k]));
-    name.append(button);
-    line.append(name);
+    line.append(rowHead(button));
     for (const column of table.heads.slice(1)) line.append(tableCell(column, k, withIntervals));
     return line;
   }));

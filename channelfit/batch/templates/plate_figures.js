@@ -154,8 +154,7 @@ function isNoisy({data, residual}, pixels) {
 function usualSpan(line) {
   const values = Float64Array.from(line.data.filter(Number.isFinite)).sort();
   if (!values.length) return [0, 1];
-  const at = (share) => values[Math.round(share * (values.length - 1))];
-  let [low, high] = [at(0.005), at(0.995)];
+  let [low, high] = [quantile(values, 0.005), quantile(values, 0.995)];
   for (const y of line.fit) {
     if (y < low) low = y;
     if (y > high) high = y;
@@ -228,17 +227,12 @@ function frameWell(line) {
   const residual = ends([within(line.residual)], 0.08);
   if (current) large.current.y_range.setv(current);
   if (residual) large.residual.y_range.setv(residual);
-  const shown = (value) => String(Number(value.toPrecision(6)));
-  find("from").value = shown(start);
-  find("to").value = shown(end);
 }
 
 function drawValues(k) {
   find("values").tBodies[0].replaceChildren(...plate.parameters.map((name) => {
-    const line = make("tr"), head = make("th"), {log, middle, spread, low, high} = judged(name);
+    const line = make("tr"), {log, middle, spread, low, high} = judged(name);
     const column = columns.get(name), value = column.numbers[k];
-    head.scope = "row";
-    head.append(bdi(column.name));
     const unit = make("td", undefined, "word");
     unit.append(bdi(column.unit));
     const scaled = (x) => (log ? Math.log(Math.max(x, 1e-300)) : x);
@@ -250,7 +244,7 @@ function drawValues(k) {
       const ends = Number.isNaN(a) || Number.isNaN(b) ? null : [at(a), at(b)];
       place.append(rangeBar(at(value), ends));
     }
-    line.append(head, make("td", short(value)), make("td", intervalText(name, k)), unit,
+    line.append(rowHead(bdi(column.name)), make("td", short(value)), make("td", intervalText(name, k)), unit,
       make("td", short(log ? Math.exp(middle) : middle)),
       make("td", Number.isFinite(apart) && spread > 0 ? (apart > 0 ? "+" : "") + short(apart, 2) : "–"), place);
     return line;
@@ -262,24 +256,12 @@ function beginWell() {
   large.current = plot("well-current");
   large.residual = plot("well-residual");
   const range = large.current.x_range, {time} = traces;
-  const whole = () => { if (time) range.setv({start: time[0], end: time[time.length - 1]}); };
-  whole();
-  let waiting = false;
-  const later = () => { // the ends of a range change one after the other
-    if (waiting) return;
-    waiting = true;
-    requestAnimationFrame(() => {
-      waiting = false;
+  if (time) {
+    const [start, end] = [time[0], time[time.length - 1]];
+    range.setv({start, end});
+    joinRange(range, ["from", "to", "whole"].map(find), [start, end], (end - start) / time.length, () => {
       const line = traces.of(state.active);
       if (line) frameWell(line);
-    });
-  };
-  for (const name of ["start", "end"]) range.properties[name].change.connect(later);
-  find("whole").addEventListener("click", whole);
-  for (const id of ["from", "to"]) {
-    find(id).addEventListener("change", () => {
-      const from = find("from").valueAsNumber, to = find("to").valueAsNumber;
-      if (to > from) range.setv({start: from, end: to}); else later();
     });
   }
   const step = (by) => () => choose([order[order.indexOf(state.active) + by]]);

@@ -16,7 +16,7 @@ function coloring() {
   const column = columns.get(find("color").value);
   if (column.words) {
     const names = different(column.words);
-    const own = (name) => (column.key === QUALITY && ["ok", "check", "failed"].includes(name)
+    const own = (name) => (column.key === QUALITY && QUALITIES.includes(name)
       ? `var(--${name === "failed" ? "none" : `${name}-cell`})` : `var(--run${names.indexOf(name) % 6})`);
     return {color: (k) => (column.words[k] ? own(column.words[k]) : null), names: names.filter(Boolean), own};
   }
@@ -193,13 +193,7 @@ function readOut() {
   if (k < 0) return;
   find("readout-title").replaceChildren("Well ", bdi(plate.labels[k]));
   const rows = [];
-  const add = (name, ...parts) => {
-    const pair = make("div"), term = make("dt"), what = make("dd");
-    term.append(bdi(name));
-    what.append(...parts);
-    pair.append(term, what);
-    rows.push(pair);
-  };
+  const add = (name, ...parts) => rows.push(definition(name, ...parts));
   add("quality", qualityTag(k));
   if (wordOf(REASON, k)) add("reason", bdi(wordOf(REASON, k)));
   for (const key of plate.metadata) add(columns.get(key).name, bdi(withUnit(columns.get(key), k)));

@@ -14,7 +14,7 @@ function division() {
   const named = column.numbers ? Array.from(column.numbers, (x) => (Number.isNaN(x) ? "" : short(x))) : column.words;
   const names = different(named);
   const at = new Map(names.map((name, g) => [name, g]));
-  const color = (g) => (key === QUALITY && ["ok", "check", "failed"].includes(names[g])
+  const color = (g) => (key === QUALITY && QUALITIES.includes(names[g])
     ? css(`--${names[g]}`) : css(g < 6 ? `--run${g}` : "--muted"));
   return {names, of: (k) => at.get(named[k]), color, marker: (k) => MARKERS[at.get(named[k]) % MARKERS.length]};
 }
@@ -27,7 +27,7 @@ function drawKey(groups) {
 
 const quantile = (sorted, share) => sorted[Math.round(share * (sorted.length - 1))];
 
-// The part of an axis that holds nearly all values; lone ones far beyond it are counted instead.
+// The range of an axis that holds nearly all values; lone ones far beyond it are counted instead.
 function usualRange(sorted, log) {
   const scaled = log ? sorted.map(Math.log) : sorted;
   const [a, b] = [quantile(scaled, 0.25), quantile(scaled, 0.75)];
@@ -63,8 +63,7 @@ function drawSpread(name, at, groups) {
   plot.x_range.setv({start: range.back(range.low), end: range.back(range.high)});
   setTicks(plot.below[0], range, log, 4);
   const n = Math.max(1, groups.names.length);
-  const bars = histogram(wells, numbers, values, range, groups, n);
-  put("bars", bars.data);
+  put("bars", histogram(wells, numbers, values, range, groups, n));
   // below the histogram each group has a strip, in which wells stand in the order of their values
   const parts = Array.from({length: n}, () => []);
   for (const k of wells) parts[groups.of(k)].push(k);
@@ -146,7 +145,7 @@ function histogram(wells, numbers, values, range, groups, n) {
       bottom += count;
     });
   });
-  return {data, most};
+  return data;
 }
 
 // Rings around the points of selected wells.

@@ -125,23 +125,16 @@ function fillList(list, rows) {
     rows.forEach(([, text], k) => say(places[k], text));
     return;
   }
-  list.replaceChildren(...rows.map(([name, text]) => {
-    const pair = make("div");
-    pair.append(make("dt", name), make("dd", text));
-    return pair;
-  }));
+  list.replaceChildren(...rows.map(([name, text]) => definition(name, text)));
 }
 
 function parameterRow(row) {
   const line = make("tr");
-  const name = make("th");
-  name.scope = "row";
-  name.append(bdi(row.name));
   const bar = make("td", undefined, "word");
   if (row.within !== null) {
     bar.append(make("span", `${Math.round(100 * row.within)} %`, "unseen"), rangeBar(row.within));
   }
-  line.append(name, make("td", row.value), make("td", row.unit, "word short"),
+  line.append(rowHead(bdi(row.name)), make("td", row.value), make("td", row.unit, "word short"),
     make("td", row.range, "word short"), bar, make("td", row.note, "word free"));
   return line;
 }
@@ -264,17 +257,14 @@ const CELLS = [["cost", "short"], ["generation", ""], ["time", ""], ["left", ""]
 
 function queueRow(id) {
   const line = make("tr");
-  const name = make("th");
-  name.scope = "row";
   const link = make("a");
   link.href = `${page.base}run/${id}/`;
   link.append(make("bdi"));
   const report = make("a", "report", "note");
   report.href = `${link.href}report`;
-  name.append(link, " ", report);
   const state = make("td", "", "word free");
   state.append(make("span"), make("bdi", "", "why"));
-  line.append(name, state);
+  line.append(rowHead(link, " ", report), state);
   for (const [key, kind] of CELLS) {
     const cell = make("td", "", kind);
     cell.dataset.label = key;
@@ -304,19 +294,13 @@ function queuePage() {
   let order = null; // [key, 1 or -1]; null as the server orders them
   let rows = [];
 
-  function compare(one, other) {
-    const [key, sign] = order;
-    const of = (line) => (key in line.row.order ? line.row.order[key] : line.row[key]);
-    const [a, b] = [of(one), of(other)];
-    if (a === b) return 0;
-    if (a === null || a === "") return 1; // what is missing stands last
-    if (b === null || b === "") return -1;
-    return sign * (typeof a === "string" ? a.localeCompare(b) : a - b);
-  }
-
   function arrange() {
     const all = rows.map((row) => lines.get(row.id));
-    if (order) all.sort(compare);
+    if (order) {
+      const [key, sign] = order;
+      const value = ({row}) => (key in row.order ? row.order[key] : row[key]);
+      all.sort((a, b) => compare(value(a), value(b), sign));
+    }
     const words = find("filter").value.trim().toLowerCase();
     let shown = 0;
     all.forEach((line, k) => {

@@ -78,16 +78,6 @@ class Experiment {
     this.samples = samples;
     this.sweeps = samples.sweeps.map(unpacked);
     this.chosen = null; // all sweeps
-    this.waiting = false;
-    const element = (what) => find(`e${number}-${what}`);
-    this.choice = element("sweep");
-    this.from = element("from");
-    this.to = element("to");
-    if (this.choice) this.choice.addEventListener("change", () => this.choose());
-    for (const input of [this.from, this.to]) input.addEventListener("change", () => this.zoom());
-    element("whole").addEventListener("click", () => this.show(...this.samples.span));
-    samples.zooms.forEach((ends, k) =>
-      element(`zoom${k}`).addEventListener("click", () => this.show(...ends)));
   }
 
   begin() {
@@ -97,39 +87,14 @@ class Experiment {
     };
     this.plots = {command: plot("command"), current: plot("current"), residual: plot("residual")};
     this.range = this.plots.command.x_range;
-    for (const name of ["start", "end"]) {
-      this.range.properties[name].change.connect(() => this.later());
-    }
-    this.fillInputs();
-  }
-
-  choose() {
-    this.chosen = this.choice.value === "all" ? null : Number(this.choice.value);
-    this.draw();
-  }
-
-  zoom() {
-    const from = Number(this.from.value), to = Number(this.to.value);
-    if (this.from.value !== "" && this.to.value !== "" && to > from) this.show(from, to);
-    else this.fillInputs();
-  }
-
-  show(from, to) { // a part of the time
-    this.range.setv({start: from, end: to});
-  }
-
-  fillInputs() {
-    const digits = Math.max(0, Math.ceil(-Math.log10(this.samples.step)) + 1);
-    this.from.value = String(Number(this.range.start.toFixed(digits)));
-    this.to.value = String(Number(this.range.end.toFixed(digits)));
-  }
-
-  later() { // the ends of a range change one after the other
-    if (this.waiting) return;
-    this.waiting = true;
-    requestAnimationFrame(() => {
-      this.waiting = false;
-      this.fillInputs();
+    const element = (what) => find(`e${this.number}-${what}`), {span, step, zooms} = this.samples;
+    joinRange(this.range, ["from", "to", "whole"].map(element), span, step, () => this.draw());
+    zooms.forEach(([start, end], k) =>
+      element(`zoom${k}`).addEventListener("click", () => this.range.setv({start, end})));
+    const choice = element("sweep");
+    if (!choice) return;
+    choice.addEventListener("change", () => {
+      this.chosen = choice.value === "all" ? null : Number(choice.value);
       this.draw();
     });
   }

@@ -21,6 +21,23 @@ function make(name, text, kind) {
 // A name of a user; marks in it that turn text around do not reach beyond it.
 const bdi = (text) => make("bdi", text);
 
+// The cell that names a row of a table.
+function rowHead(...parts) {
+  const head = make("th");
+  head.scope = "row";
+  head.append(...parts);
+  return head;
+}
+
+// A name and what it stands for, in a list of definitions.
+function definition(name, ...parts) {
+  const pair = make("div"), term = make("dt"), text = make("dd");
+  term.append(bdi(name));
+  text.append(...parts);
+  pair.append(term, text);
+  return pair;
+}
+
 // The range of a parameter, the interval in it, and a mark at its value; from 0 to 1.
 function rangeBar(at, ends) {
   const bar = make("span", undefined, "bar"), mark = make("span", undefined, "at");
@@ -67,6 +84,16 @@ function ends(lines, share) {
   if (low > high) return null;
   const room = share * (high - low) || 0.1 * Math.abs(high) || 1;
   return {start: low - room, end: high + room};
+}
+
+// Texts in the order of a reader: well 2 before well 10.
+const inWords = new Intl.Collator("en", {numeric: true});
+const isMissing = (value) => value === null || value === "" || Number.isNaN(value);
+
+// Compares two values of a column, for an order with sign 1 or -1; missing values come last.
+function compare(a, b, sign = 1) {
+  if (isMissing(a) || isMissing(b)) return isMissing(a) - isMissing(b);
+  return sign * (typeof a === "string" ? inWords.compare(a, b) : a - b || 0);
 }
 
 // --- colors ----------------------------------------------------------------------------------
@@ -121,6 +148,36 @@ function unfocusable(root) {
 
 const plotOf = (place) =>
   (Object.entries(content.items[0].roots).find(([, element]) => element === place) || [])[0];
+
+// Lets two inputs show and set the ends of a range of time, and a button show the whole of it. `changed`
+// is called after each change, and once for both ends, which Bokeh changes one after the other.
+function joinRange(range, [from, to, button], [first, last], step, changed) {
+  const digits = Math.max(0, Math.ceil(-Math.log10(step)) + 1);
+  const fill = () => {
+    from.value = String(Number(range.start.toFixed(digits)));
+    to.value = String(Number(range.end.toFixed(digits)));
+  };
+  let waiting = false;
+  for (const end of ["start", "end"]) {
+    range.properties[end].change.connect(() => {
+      if (waiting) return;
+      waiting = true;
+      requestAnimationFrame(() => {
+        waiting = false;
+        fill();
+        changed();
+      });
+    });
+  }
+  for (const input of [from, to]) {
+    input.addEventListener("change", () => {
+      const [start, end] = [from.valueAsNumber, to.valueAsNumber]; // NaN where an input is empty
+      if (start < end) range.setv({start, end}); else fill();
+    });
+  }
+  button.addEventListener("click", () => range.setv({start: first, end: last}));
+  fill();
+}
 
 // Embeds the figures of Bokeh; `filled` is called once they are there, and `paint` then and whenever
 // the page turns dark or light.
