@@ -250,7 +250,7 @@ def step(
         for i in range(j + 1):
             at = 1 + n + j * (j + 1) // 2 + i
             for lane in range(LANES):
-                free = held[j, lane] == 0.0 and held[i, lane] == 0.0
+                free = held[j, lane] + held[i, lane] == 0.0
                 x = sums[at, lane] * (1.0 + damping[lane] if i == j else 1.0)
                 m[j * n + i, lane] = x if free else (1.0 if i == j else 0.0)
     factor(m, gain, n)
@@ -430,7 +430,7 @@ def judge(
     for j in range(n):
         for i in range(j + 1):
             for lane in range(LANES):
-                free = held[j, lane] == 0.0 and held[i, lane] == 0.0
+                free = held[j, lane] + held[i, lane] == 0.0
                 x = sums[1 + n + j * (j + 1) // 2 + i, lane]
                 m[j * n + i, lane] = x if free else (1.0 if i == j else 0.0)
     factor(m, scale, n)
