@@ -1,8 +1,8 @@
 """The command line: its verbs and its exit codes.
 
-The options and the help of a verb stand in `verbs`, and what it does in `commands`, a file each,
-which is imported when the verb is called: so ``--help`` answers at once, and a command loads no
-library that it does not use.
+The options and the help of a verb stand in `verbs`, and what it does in `commands`. Both are
+imported when the verb is called: so ``--help`` answers at once, and a command loads no library that
+it does not use.
 """
 
 from __future__ import annotations
@@ -11,27 +11,45 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import click
 
 from channelfit import __version__
 from channelfit.front import interrupts
-from channelfit.front.verbs.batch import batch
-from channelfit.front.verbs.curves import curves
-from channelfit.front.verbs.fhn import fhn
-from channelfit.front.verbs.fits import compare, export, optimize, report, uncertainty
-from channelfit.front.verbs.models import import_model, show, simulate, tune, validate
-from channelfit.front.verbs.program import completion, doctor, examples, schema
-from channelfit.front.verbs.recordings import init, inspect
-from channelfit.front.verbs.runs import run, watch
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError, printable
 
 BAD_INPUT = 2
 #: 128 and the number of SIGPIPE, which Windows does not have.
 CLOSED_PIPE = 141
+#: The verbs: the file of each in `verbs`, and what the list of verbs says of it.
+_VERBS = {
+    "optimize": ("fits", "Fit the parameters of a model to its data."),
+    "run": ("runs", "Many fits and what follows from them, in a night."),
+    "watch": ("runs", "Show running fits, and the queue in a folder, on a page."),
+    "simulate": ("models", "Currents of a model under a protocol."),
+    "uncertainty": ("fits", "Uncertainty of a fit, and parameters that are not identifiable."),
+    "compare": ("fits", "Candidate schemes fitted to the same data."),
+    "report": ("fits", "A page that tells all of a fit, and its figures for print."),
+    "batch": ("batch", "Fit a model to many recordings, each on its own."),
+    "curves": ("curves", "Fit a formula to many data sets, each on its own."),
+    "inspect": ("recordings", "What is in a recording, or what a fit sees of it."),
+    "init": ("recordings", "Write a starter fit for recordings."),
+    "export": ("fits", "A fitted channel for NEURON, Myokit, Python, LaTeX."),
+    "import": ("models", "A model of NEURON or Myokit as a model file."),
+    "show": ("models", "Scheme, rates, generator matrix and parameters."),
+    "validate": ("models", "Compare a model's currents with NEURON's."),
+    "tune": ("models", "Find the fastest threads a block on this GPU."),
+    "examples": ("program", "Copy the shipped models, protocols and recordings."),
+    "doctor": ("program", "What is installed and what each backend can do."),
+    "completion": ("program", "Print the script that lets a shell complete commands."),
+    "schema": ("program", "What files may hold, for editors and readers."),
+    "fhn": ("fhn", "Solve the FitzHugh-Nagumo equation on a cable."),
+}
 
 
 def _end_of_closed_pipe() -> int:
@@ -48,6 +66,23 @@ def _end_of_closed_pipe() -> int:
                 os.dup2(nowhere, stream.fileno())
     os.close(nowhere)
     return CLOSED_PIPE
+
+
+class _Verbs(Mapping[str, click.Command]):
+    """The verbs by name, each of which is imported when it is looked up."""
+
+    def __getitem__(self, verb: str) -> click.Command:
+        file, short_help = _VERBS[verb]
+        name = "import_model" if verb == "import" else verb  # a word of Python names nothing
+        command: click.Command = getattr(import_module(f"channelfit.front.verbs.{file}"), name)
+        command.short_help = short_help
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_VERBS)
+
+    def __len__(self) -> int:
+        return len(_VERBS)
 
 
 class _Commands(click.Group):
@@ -76,6 +111,11 @@ class _Commands(click.Group):
             text = f"{place}: cannot be read or written: {error.strerror or error}"
             click.echo(f"Error: {printable(text)}", err=True)
             sys.exit(BAD_INPUT)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of verbs, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(verb, _VERBS[verb][1]) for verb in self.list_commands(ctx)])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -133,6 +173,7 @@ def _refuse_repeated(ctx: click.Context, args: list[str]) -> None:
 
 @click.group(
     cls=_Commands,
+    commands=_Verbs(),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96},
 )
 @click.version_option(__version__, prog_name="channelfit")
@@ -163,30 +204,3 @@ def main() -> None:
       141  whatever read the output has closed it, such as `| head`
       143  ended by SIGTERM, in the same way
     """
-
-
-_VERBS = (
-    optimize,
-    run,
-    watch,
-    simulate,
-    uncertainty,
-    compare,
-    report,
-    batch,
-    curves,
-    inspect,
-    init,
-    export,
-    import_model,
-    show,
-    validate,
-    tune,
-    examples,
-    doctor,
-    completion,
-    schema,
-    fhn,
-)
-for _verb in _VERBS:
-    main.add_command(_verb)

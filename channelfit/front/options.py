@@ -111,7 +111,6 @@ def parameters(options: type) -> list[click.Parameter]:
 def command(
     options: type,
     verb: str,
-    short_help: str,
     *,
     work: str = "",
     before: Before | None = None,
@@ -147,9 +146,7 @@ def command(
             sys.exit(code)
 
     help_text = inspect.cleandoc(str(options.__doc__))
-    return click.Command(
-        verb, callback=call, params=parameters(options), help=help_text, short_help=short_help
-    )
+    return click.Command(verb, callback=call, params=parameters(options), help=help_text)
 
 
 def beside_resume(options: type) -> tuple[str, ...]:

@@ -186,6 +186,4 @@ def _refuse_beside(context: click.Context, option: str, allowed: tuple[str, ...]
             )
 
 
-batch = command(
-    BatchOptions, "batch", "Fit a model to many recordings, each on its own.", before=_before
-)
+batch = command(BatchOptions, "batch", before=_before)

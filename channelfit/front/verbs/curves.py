@@ -167,6 +167,4 @@ def _before(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-curves = command(
-    CurvesOptions, "curves", "Fit a formula to many data sets, each on its own.", before=_before
-)
+curves = command(CurvesOptions, "curves", before=_before)

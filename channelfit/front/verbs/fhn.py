@@ -192,7 +192,7 @@ def _before(context: click.Context, given: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-fhn = command(FhnOptions, "fhn", "Solve the FitzHugh-Nagumo equation on a cable.", before=_before)
+fhn = command(FhnOptions, "fhn", before=_before)
 fhn.params.insert(
     0,
     click.Argument(

@@ -121,7 +121,6 @@ def _before_optimize(context: click.Context, given: dict[str, Any]) -> dict[str,
 optimize = command(
     OptimizeOptions,
     "optimize",
-    "Fit the parameters of a model to its data.",
     before=_before_optimize,
     draws=True,
 )
@@ -206,7 +205,6 @@ class UncertaintyOptions:
 uncertainty = command(
     UncertaintyOptions,
     "uncertainty",
-    "Uncertainty of a fit, and parameters that are not identifiable.",
     work="studies:uncertainty",
 )
 
@@ -250,9 +248,7 @@ class CompareOptions:
     )
 
 
-compare = command(
-    CompareOptions, "compare", "Candidate schemes fitted to the same data.", work="studies:compare"
-)
+compare = command(CompareOptions, "compare", work="studies:compare")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -294,9 +290,7 @@ class ReportOptions:
     backend: str = backend_option()
 
 
-report = command(
-    ReportOptions, "report", "A page that tells all of a fit, and its figures for print."
-)
+report = command(ReportOptions, "report")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,4 +359,4 @@ class ExportOptions:
     overrides: tuple[str, ...] = set_option()
 
 
-export = command(ExportOptions, "export", "A fitted channel for NEURON, Myokit, Python, LaTeX.")
+export = command(ExportOptions, "export")

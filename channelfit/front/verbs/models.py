@@ -50,7 +50,7 @@ class SimulateOptions:
     cell: str | None = option("--cell", metavar="NAME", help="The cell whose own values are taken.")
 
 
-simulate = command(SimulateOptions, "simulate", "Currents of a model under a protocol.", draws=True)
+simulate = command(SimulateOptions, "simulate", draws=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class ShowOptions:
     overrides: tuple[str, ...] = set_option()
 
 
-show = command(ShowOptions, "show", "Scheme, rates, generator matrix and parameters.")
+show = command(ShowOptions, "show")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class ValidateOptions:
     overrides: tuple[str, ...] = set_option()
 
 
-validate = command(ValidateOptions, "validate", "Compare a model's currents with NEURON's.")
+validate = command(ValidateOptions, "validate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ class TuneOptions:
     overrides: tuple[str, ...] = set_option()
 
 
-tune = command(TuneOptions, "tune", "Find the fastest threads a block on this GPU.")
+tune = command(TuneOptions, "tune")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +218,5 @@ class ImportOptions:
 import_model = command(
     ImportOptions,
     "import",
-    "A model of NEURON or Myokit as a model file.",
     work="import_model:import_model",
 )

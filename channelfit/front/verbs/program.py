@@ -11,7 +11,7 @@ from click.shell_completion import get_completion_class
 from channelfit.reading.shipped import copy_examples
 
 
-@click.command(short_help="Copy the shipped models, protocols and recordings.")
+@click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 def examples(folder: Path) -> None:
     """Copy the models, protocols and recordings that come with channelfit into DIR.
@@ -38,7 +38,7 @@ def examples(folder: Path) -> None:
     click.echo(f"{counts}. Try: channelfit optimize {folder / 'models' / 'model_b.yaml'}", err=True)
 
 
-@click.command(short_help="What is installed and what each backend can do.")
+@click.command()
 def doctor() -> None:
     """Print which packages and backends can be used here, and how to get those that are missing.
 
@@ -55,7 +55,7 @@ def doctor() -> None:
 PROGRAM = "channelfit"
 
 
-@click.command(short_help="Print the script that lets a shell complete commands.")
+@click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
@@ -74,7 +74,7 @@ def completion(ctx: click.Context, shell: str) -> None:
     click.echo(script)
 
 
-@click.command(short_help="What files may hold, for editors and readers.")
+@click.command()
 @click.argument("kind", required=False, metavar="[KIND]")
 @click.option(
     "--out",

@@ -59,7 +59,7 @@ class InspectOptions(RecordingOptions):
     )
 
 
-inspect = command(InspectOptions, "inspect", "What is in a recording, or what a fit sees of it.")
+inspect = command(InspectOptions, "inspect")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,4 +107,4 @@ class InitOptions(RecordingOptions):
     )
 
 
-init = command(InitOptions, "init", "Write a starter fit for recordings.")
+init = command(InitOptions, "init")

@@ -96,12 +96,10 @@ def _before_run(context: click.Context, given: dict[str, Any]) -> dict[str, Any]
     return given
 
 
-run = command(
-    RunOptions, "run", "Many fits and what follows from them, in a night.", before=_before_run
-)
+run = command(RunOptions, "run", before=_before_run)
 
 
-@click.command(short_help="Show running fits, and the queue in a folder, on a page.")
+@click.command()
 @click.argument("place", type=click.Path(path_type=Path), metavar="RUN|DIR")
 @click.option(
     "--port",
