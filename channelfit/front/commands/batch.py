@@ -30,8 +30,6 @@ from channelfit.results.quality import TOO_FEW, too_few
 from channelfit.results.report import terminal
 from channelfit.results.run_folder import RunFolder
 
-#: The most reasons that the summary lists.
-_REASONS = 8
 #: Characters of the longest line that is written into a file.
 _WIDE = 10_000
 
@@ -126,11 +124,9 @@ def _print_summary(table: WellTable, summary: dict[str, Any], folder: Path) -> N
     """Print the summary: how many are good, why others are not, and where values lie."""
     counts = Counter(map(str, table["quality"]))
     words = ", ".join(f"{counts[q]:,} {q}" for q in ("ok", "check", "failed") if counts[q])
-    parts: list[Any] = [f"{len(table):,} wells: {words}"]
     reasons = Counter(kind for text in table["reason"] for kind in kinds_of_reasons(str(text)))
-    parts += [f"  {count:,}: {reason}" for reason, count in reasons.most_common(_REASONS)]
-    if len(reasons) > _REASONS:
-        parts.append(f"  and {len(reasons) - _REASONS} more reasons, in the table")
+    parts: list[Any] = [f"{len(table):,} wells: {words}"]
+    parts += terminal.reason_lines(reasons.most_common())
     good = table.select(np.array([q == "ok" for q in table["quality"]], dtype=bool))
     parts += ["", _spreads(good)] if len(good) else []
     for key in ("population", "groups"):

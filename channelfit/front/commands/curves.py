@@ -36,8 +36,6 @@ from channelfit.tasks.cluster import open_cluster
 from channelfit.tasks.executor import Executor, SerialExecutor, task_results
 from channelfit.tasks.result_store import ResultStore
 
-#: The most reasons that the summary lists.
-_REASONS = 8
 #: The most failures of a task that are shown one by one.
 _BY_NAME = 5
 
@@ -211,7 +209,7 @@ def _count(
             progress.done(label, reason=reason, kept=kept)
         progress.done(count=n_sets - len(failed), kept=kept)
         return
-    reasons = Counter(reason for _, reason in failed).most_common(_REASONS)
+    reasons = Counter(reason for _, reason in failed).most_common(terminal.REASONS)
     listed = ", ".join(f"{reason} ({count:,})" for reason, count in reasons)
     name = f"data sets {task.first + 1:,} to {task.last:,}"
     progress.done(name, n_sets, kept=kept, failed=len(failed), reason=listed)
@@ -266,21 +264,17 @@ def _number(name: str, value: str) -> float:
 
 def _print_summary(curve: Curve, summary: dict[str, Any]) -> None:
     """Print the summary: how many are good, why others are not, and where values lie."""
-    console = terminal.PlainConsole(highlight=False)
     words = ". ".join(filter(None, (curve.description, curve.source)))
-    console.print(f"{curve.name}{f': {words}' if words else ''}", markup=False, soft_wrap=True)
     counts = ", ".join(f"{summary[q]:,} {q}" for q in ("ok", "check", "failed"))
     n_sets, seconds = summary["data_sets"], summary["seconds"]
     rate = f"{n_sets / seconds:,.0f} a second" if seconds > 0.5 else f"{seconds:.2f} s"
-    console.print(f"{n_sets:,} data sets on {summary['backend']}: {counts} ({rate})", markup=False)
-    for name, column in summary["inputs"].items():
-        if name != column:
-            console.print(f"  {name} is the column {shown(column)}", markup=False, soft_wrap=True)
-    reasons = summary["reasons"]
-    for reason, count in list(reasons.items())[:_REASONS]:
-        console.print(f"  {count:,}: {reason}", markup=False, soft_wrap=True)
-    if len(reasons) > _REASONS:
-        console.print(f"  and {len(reasons) - _REASONS} more reasons, in the table")
+    renamed = [(name, column) for name, column in summary["inputs"].items() if name != column]
+    terminal.show(
+        f"{curve.name}{f': {words}' if words else ''}",
+        f"{n_sets:,} data sets on {summary['backend']}: {counts} ({rate})",
+        *(f"  {name} is the column {shown(column)}" for name, column in renamed),
+        *terminal.reason_lines(list(summary["reasons"].items())),
+    )
     if not summary["parameters"]:
         return
     keys = ("median", "percentile_5", "percentile_95")
@@ -289,4 +283,4 @@ def _print_summary(curve: Curve, summary: dict[str, Any]) -> None:
         for name, row in summary["parameters"].items()
     ]
     heads = ["parameter", "median", "5 %", "95 %", "median ±", "unit"]
-    console.print(terminal.table(heads, rows, left=(0, 5)))
+    terminal.PlainConsole(highlight=False).print(terminal.table(heads, rows, left=(0, 5)))

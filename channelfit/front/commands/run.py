@@ -15,9 +15,17 @@ from channelfit.front.night.calls import Call
 from channelfit.front.night.checks import Checks
 from channelfit.front.night.jobs import Night, read_night
 from channelfit.front.night.queue import Queue
-from channelfit.front.night.record import NightRecord, file_of, record_of
+from channelfit.front.night.record import (
+    PAGE,
+    SUMMARY,
+    NightRecord,
+    file_of,
+    print_summary,
+    record_of,
+    summary_of,
+    write_summary,
+)
 from channelfit.front.night.screen import NightScreen
-from channelfit.front.night.summary import PAGE, SUMMARY, print_summary, summary_of, write_summary
 from channelfit.front.progress import compilations_shown
 from channelfit.front.verbs.runs import RunOptions
 from channelfit.reading.errors import InputError, printable, shown

@@ -30,6 +30,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 _SPARK = 16
 #: Failures that are reported one by one.
 _FAILURES = 20
+#: Reasons of failures that a summary lists.
+REASONS = 8
 
 
 def duration(seconds: float) -> str:
@@ -304,6 +306,13 @@ def show(*parts: RenderableType) -> None:
         console.print(part, soft_wrap=isinstance(part, str), markup=False)
         if not isinstance(part, str):
             console.print()
+
+
+def reason_lines(counts: Sequence[tuple[str, int]]) -> list[str]:
+    """Return the most frequent reasons of failures as lines, and how many more there are."""
+    lines = [f"  {count:,}: {reason}" for reason, count in counts[:REASONS]]
+    more = len(counts) - REASONS
+    return lines + ([f"  and {more} more reasons, in the table"] if more > 0 else [])
 
 
 def table(
