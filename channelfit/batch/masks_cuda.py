@@ -42,8 +42,7 @@ class CudaOwnMasks(CudaWellScorer):
         problems: one for each well, with the same model, protocols and weights of experiments.
         chunk: candidates in one launch. With None it is as many as memory allows.
 
-    Raises:
-        InputError: there is no GPU that can be used, or a well has no sample that counts.
+    Raises InputError: there is no GPU that can be used, or a well has no sample that counts.
     """
 
     solves = False

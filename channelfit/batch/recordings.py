@@ -133,8 +133,7 @@ def find_recordings(
         named: files, patterns, folders, or one table of recordings.
         expected: by the template, which decides whether a file holds many wells.
 
-    Raises:
-        InputError: nothing there, a table that cannot be used, or two wells of the same name.
+    Raises InputError: nothing there, a table that cannot be used, or two wells of the same name.
     """
     if not named:
         raise InputError("no recordings are named: give files, a folder, or a table of them")

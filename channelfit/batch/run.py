@@ -183,8 +183,7 @@ class Ready:
 def ready(request: BatchRequest, listener: BatchListener | None = None) -> Ready:
     """Read the template and find the recordings; the first that can be read serves as an example.
 
-    Raises:
-        InputError: the fit file cannot be used, no recording can be, or no well is chosen.
+    Raises InputError: the fit file cannot be used, no recording can be, or no well is chosen.
     """
     listener = listener or BatchListener()
     earlier: Results | None = None
@@ -259,8 +258,7 @@ def _chosen(
 def _first_readable(template: Template, wells: Sequence[WellRecording]) -> int:
     """Return the place of the first well whose plan can be made.
 
-    Raises:
-        InputError: there is none; the message says what is wrong with the fit file, or with all.
+    Raises InputError: there is none; the message says what is wrong with the fit file, or with all.
     """
     faults: list[InputError] = []
     for k, recorded in enumerate(wells):
@@ -356,8 +354,7 @@ def run(
 
     Returns: the table and the summary.
 
-    Raises:
-        InputError: the run that is to go on was another one, or results cannot be written.
+    Raises InputError: the run that is to go on was another one, or results cannot be written.
     """
     began = time.perf_counter()
     _describe(folder, made)

@@ -28,8 +28,7 @@ def read_sheet(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
 
     Every row is as long as the heading.
 
-    Raises:
-        InputError: no such table, without a heading or with two equal ones, or longer rows.
+    Raises InputError: no such table, without a heading or with two equal ones, or longer rows.
     """
     if file_size(path) > _MAX_BYTES:
         raise InputError(f"larger than {_MAX_BYTES:,} bytes; is this a table of recordings?", path)

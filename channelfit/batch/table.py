@@ -95,8 +95,7 @@ class WellTable:
 
         Returns: sentences on files not written because an optional package is missing.
 
-        Raises:
-            InputError: no permission, no space.
+        Raises InputError: no permission, no space.
         """
         write_bytes(folder / COLUMNS, json_text(self._described()).encode())
         write_bytes(folder / CSV, self.csv_text().encode())
@@ -143,8 +142,7 @@ class WellTable:
     def read(cls, folder: Path) -> WellTable:
         """Read the table of a run folder, from its ``wells.csv``.
 
-        Raises:
-            InputError: it is not there, or not what `write` has written.
+        Raises InputError: it is not there, or not what `write` has written.
         """
         path = folder / CSV
         if not folder.is_dir() or not path.is_file():
@@ -196,8 +194,7 @@ def values_of(
             and no digit of them would be lost, as of the labels 007, 1_2 or 12345678901234567.
         path, name: where they stand, for messages.
 
-    Raises:
-        InputError: a cell of a column of numbers that is none.
+    Raises InputError: a cell of a column of numbers that is none.
     """
     if as_text is not True and (as_text is False or any(cells)):
         if as_text is None and any(map(_LABEL.search, cells)):

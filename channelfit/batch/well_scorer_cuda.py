@@ -40,9 +40,8 @@ class CudaWellScorer(WellScorer):
         family: wells that one simulation serves (`Family.is_simulated_once`).
         chunk: candidates in one launch. With None it is as many as memory allows.
 
-    Raises:
-        InputError: there is no GPU that can be used, nothing to score, or a family whose wells one
-            simulation does not serve.
+    Raises InputError: there is no GPU that can be used, nothing to score, or a family whose wells
+    one simulation does not serve.
     """
 
     backend = "cuda"

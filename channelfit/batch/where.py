@@ -61,9 +61,8 @@ def chosen(text: str, table: WellTable, what: str = "--where") -> np.ndarray:
     Arguments:
         what: where the expression stands, for messages.
 
-    Raises:
-        InputError: no expression of this language, a column that the table does not have, or a
-            comparison of what cannot be compared.
+    Raises InputError: no expression of this language, a column that the table does not have, or a
+    comparison of what cannot be compared.
     """
     if len(text) > _LONGEST:
         raise InputError(f"longer than {_LONGEST} characters", None, what)

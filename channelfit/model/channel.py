@@ -121,8 +121,7 @@ class Parameter:
 def values_of(parameters: Iterable[Parameter]) -> np.ndarray:
     """Return the values of parameters (n_parameters,), base units.
 
-    Raises:
-        InputError: one has no value; it names all of these.
+    Raises InputError: one has no value; it names all of these.
     """
     rows = list(parameters)
     missing = [p.name for p in rows if p.value is None]
@@ -388,8 +387,7 @@ class ChannelModel:
     def values(self) -> np.ndarray:
         """Return the parameters' values (n_parameters,), base units.
 
-        Raises:
-            InputError: a parameter has no value; it names all of these.
+        Raises InputError: a parameter has no value; it names all of these.
         """
         return values_of(self.parameters)
 
@@ -479,9 +477,8 @@ class ChannelModel:
 
         In it a gate of power q has q + 1 states.
 
-        Raises:
-            InputError: a gate without a time constant (tau: 0), which no scheme can be; or several
-                currents that open independently.
+        Raises InputError: a gate without a time constant (tau: 0), which no scheme can be; or
+        several currents that open independently.
         """
         if len(self.chains) == 1 and self.chains[0].power == 1:
             return self

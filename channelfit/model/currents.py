@@ -223,8 +223,7 @@ class TermReader:
     def _in_parameters(self, section: Section, key: str, expression: sympy.Expr) -> sympy.Expr:
         """Return a conductance or another constant with the definitions put into it.
 
-        Raises:
-            InputError: it depends on the voltage, or grows too long.
+        Raises InputError: it depends on the voltage, or grows too long.
         """
         known = dict(self.definitions)
         size: dict[str, int] = {}

@@ -27,8 +27,7 @@ from channelfit.reading.keys import KEYS
 def load_model(path: str | os.PathLike[str]) -> ChannelModel:
     """Return the model in a file: YAML, or the compact form of Ben-Shalom et al. 2012.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and what would be right.
+    Raises InputError: anything that cannot be used, with file, key and what would be right.
     """
     return build_model(read_model_document(path), path)
 
@@ -49,8 +48,7 @@ def build_model(
             it; otherwise it is a number.
         used_elsewhere: parameters that act although no rate and no current depends on them.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and what would be right.
+    Raises InputError: anything that cannot be used, with file, key and what would be right.
     """
     root = Section(modern_form(document, file), file)
     root.expect(KEYS["model"])

@@ -132,8 +132,7 @@ def read_metadata(lines: Sequence[str], first: int) -> Metadata:
         lines: of the comment, from its header on.
         first: the number of the header's line in the file.
 
-    Raises:
-        InputError: a line of another form, a second one of the same, or another version.
+    Raises InputError: a line of another form, a second one of the same, or another version.
     """
     found = Metadata()
     for k, line in enumerate(lines):

@@ -27,8 +27,7 @@ _PRINTED = re.compile(rf"{_SPACE}model\s*[:=]{_SPACE}\{{")
 def read_model_document(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return a model file as plain data, also one in the printed form ``model: { ... };``.
 
-    Raises:
-        InputError: the file cannot be read, or is neither; with the line.
+    Raises InputError: the file cannot be read, or is neither; with the line.
     """
     text = read_text(path)
     try:
@@ -49,8 +48,7 @@ def modern_form(
 ) -> Mapping[str, Any]:
     """Return a document with the keys of a model file, translated from the compact form if needed.
 
-    Raises:
-        InputError: a compact form that contradicts itself, with file and key.
+    Raises InputError: a compact form that contradicts itself, with file and key.
     """
     if not is_printed_form(document):
         return document

@@ -105,8 +105,7 @@ class Scope:
             section, key: where the text stands.
             unmentioned: names that an error does not suggest.
 
-        Raises:
-            InputError: an expression that cannot be used, with its place.
+        Raises InputError: an expression that cannot be used, with its place.
         """
         if not isinstance(text, (str, int, float)) or isinstance(text, bool):
             raise section.error(f"an expression was expected, not {shown(text)}", key)

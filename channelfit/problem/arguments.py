@@ -51,8 +51,7 @@ def numbers(values: Any, name: str) -> np.ndarray:
 
     The columns of a pandas frame are sweeps, and become the rows of the array.
 
-    Raises:
-        InputError: something that is not an array of real numbers, with the argument's name.
+    Raises InputError: something that is not an array of real numbers, with the argument's name.
     """
     try:
         if np.ma.isMaskedArray(values):

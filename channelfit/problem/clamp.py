@@ -142,9 +142,8 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
         section: the mapping, with the keys ``KEYS["clamp"]``.
         model: the channel; its parameters may stand in the expressions.
 
-    Raises:
-        InputError: a quantity that is no number with a unit and no expression of the parameters, a
-            number or a range that is not possible, or a circuit that is not.
+    Raises InputError: a quantity that is no number with a unit and no expression of the parameters,
+    a number or a range that is not possible, or a circuit that is not.
     """
     section.expect(KEYS["clamp"])
     reader = _ClampReader(model)

@@ -66,8 +66,7 @@ def find_segments(
         holding_mV: between the sweeps; without it, the voltage with which the first one begins.
         name: what the protocol is called.
 
-    Raises:
-        InputError: no sample, or one without a voltage before the end of its sweep.
+    Raises InputError: no sample, or one without a voltage before the end of its sweep.
     """
     memory.check(command.size, _BYTES_A_SAMPLE, "samples of a command")
     rows = [_until_end(row, k) for k, row in enumerate(command)]

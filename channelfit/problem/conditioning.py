@@ -113,9 +113,8 @@ def conditioned(
         read_other: the currents (n_sweeps, n_times), pA, of another recording under the same
             protocol, which a step ``subtract`` names, from its mapping.
 
-    Raises:
-        InputError: a step that is not known, holds no samples, or finds nothing that it can use;
-            with file and key.
+    Raises InputError: a step that is not known, holds no samples, or finds nothing that it can use;
+    with file and key.
     """
     data = _Currents(current.copy(), rows, protocol, [])
     if "baseline" in section:

@@ -67,9 +67,8 @@ def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> F
         path: the file.
         dimension: "current" or "voltage".
 
-    Raises:
-        InputError: no such signal or sweep; one of another dimension; a unit or a sampling that
-            the file contradicts, or that neither of both says.
+    Raises InputError: no such signal or sweep; one of another dimension; a unit or a sampling that
+    the file contradicts, or that neither of both says.
     """
     chosen = inner.take("signal")
     named = {"signal": chosen} if isinstance(chosen, str) and "signal" in choices_of(path) else {}

@@ -153,8 +153,7 @@ class Inspection:
 def inspect_file(path: Path, options: FileOptions | None = None) -> Inspection:
     """Return the findings about a recording file or a protocol.
 
-    Raises:
-        InputError: a file that cannot be read, or an option that does not fit it.
+    Raises InputError: a file that cannot be read, or an option that does not fit it.
     """
     options = options or FileOptions()
     if path.suffix.lower() in _YAML:
@@ -213,8 +212,7 @@ def _without_infinite(contents: Contents) -> Contents:
 def less(found: Inspection, other: Inspection) -> Inspection:
     """Return a recording less another under the same protocol, as before and after a blocker.
 
-    Raises:
-        InputError: the other is of another size or sampling.
+    Raises InputError: the other is of another size or sampling.
     """
     ours, theirs = found.current_pA.shape, other.current_pA.shape
     if ours != theirs or not math.isclose(found.sampling_ms, other.sampling_ms, rel_tol=1e-6):
@@ -351,8 +349,7 @@ def _protocol_in(
 def _for_sweeps(protocol: Protocol, values: np.ndarray, path: Path) -> Protocol:
     """Return the protocol for the recorded sweeps: repeated, or a long one cut into them.
 
-    Raises:
-        InputError: it has another number of sweeps.
+    Raises InputError: it has another number of sweeps.
     """
     n_sweeps, n_samples = values.shape
     if protocol.n_sweeps == n_sweeps:

@@ -36,8 +36,7 @@ def laid_out(
         (n_sweeps, n_times) pA, NaN where nothing was recorded; whether something was; and the first
         sample of each recorded sweep.
 
-    Raises:
-        InputError: more or fewer samples than the protocol has, or starts that cannot be.
+    Raises InputError: more or fewer samples than the protocol has, or starts that cannot be.
     """
     firsts = _read_starts(section, sweeps, protocol)
     if "starts" in section:
@@ -61,8 +60,7 @@ def _read_starts(section: Section, sweeps: list[int], protocol: Protocol) -> lis
             the key recordings begin with their sweeps.
         sweeps: of the protocol, counted from 0, that were recorded.
 
-    Raises:
-        InputError: another number of times than sweeps, or a time between two samples.
+    Raises InputError: another number of times than sweeps, or a time between two samples.
     """
     starts = section.items("starts")
     if len(starts) not in (1, len(sweeps)):

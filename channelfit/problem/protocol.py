@@ -555,8 +555,7 @@ class Protocol:
 def load_protocol(path: str | os.PathLike[str]) -> Protocol:
     """Return the protocol in a YAML file, or in a ``.eph`` file of Nanion's SyncroPatch.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and what would be right.
+    Raises InputError: anything that cannot be used, with file, key and what would be right.
     """
     if os.path.splitext(path)[1].lower() == ".eph":
         contents = read(Path(path))
@@ -574,8 +573,7 @@ def build_protocol(document: Mapping[str, Any], file: str | os.PathLike[str] | N
         document: the data; it is not changed.
         file: where they come from, for messages; relative paths in it start from its folder.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and what would be right.
+    Raises InputError: anything that cannot be used, with file, key and what would be right.
     """
     root = Section(document, file)
     root.expect(KEYS["protocol"])

@@ -116,8 +116,7 @@ def read_rate_bounds(
         model: the channel that has the rates.
         protocols: their lowest and highest voltage are the ends between which rates are bounded.
 
-    Raises:
-        InputError: anything that is not a bound on a rate, with file and key.
+    Raises InputError: anything that is not a bound on a rate, with file and key.
     """
     key = "rates_within"
     raw = section.take(key, None)

@@ -225,9 +225,8 @@ def load_recording(
     Returns:
         The currents after conditioning; weight 1 where there is a current, else 0.
 
-    Raises:
-        InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
-            spaced, and whatever does not agree with the protocol.
+    Raises InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
+    spaced, and whatever does not agree with the protocol.
     """
     section.expect(KEYS["recording"])
     _refuse_clamp(section)
@@ -334,8 +333,7 @@ def masks(entries: Sequence[Section], protocol: Protocol) -> np.ndarray:
     entries overlap their factors multiply, so that their order does not matter. Samples after the
     end of a shorter sweep weigh 0.
 
-    Raises:
-        InputError: an entry that names no samples, or cannot be used, with file and key.
+    Raises InputError: an entry that names no samples, or cannot be used, with file and key.
     """
     t = protocol.times_ms
     weight = np.zeros((protocol.n_sweeps, len(t)))

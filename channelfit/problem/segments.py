@@ -55,8 +55,7 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
         root: the protocol, of which `segments` is read.
         holding_mV: the voltage of rows that hold.
 
-    Raises:
-        InputError: no rows, a row that cannot be used, or families of different lengths.
+    Raises InputError: no rows, a row that cannot be used, or families of different lengths.
     """
     rows = root.items("segments")
     if not rows:
@@ -322,8 +321,7 @@ def check_sweeps(
     Arguments:
         held_mV: further voltages that are checked, such as the holding voltage.
 
-    Raises:
-        InputError: such a value, with its key.
+    Raises InputError: such a value, with its key.
     """
     longest = max(sweep[-1].end_ms for sweep in sweeps) / sampling_ms
     if not longest * len(sweeps) <= _MAX_SAMPLES:  # as well for NaN
@@ -377,8 +375,7 @@ def segment_rows(
         holding_mV: segments at this voltage are written as `hold`.
         tabled: stores recorded commands, and returns the keys of `recorded` that name them.
 
-    Raises:
-        InputError: sweeps that differ by more than voltages and durations of steps.
+    Raises InputError: sweeps that differ by more than voltages and durations of steps.
     """
     rows = _aligned(sweeps)
     starts = [0.0] * len(sweeps)
@@ -538,8 +535,7 @@ def refuse_table(commands: Sequence[Samples]) -> dict[str, Any]:
 def command_table(commands: Sequence[Samples]) -> tuple[str, list[str]]:
     """Return recorded commands as a table in CSV, and the names of its columns of voltages.
 
-    Raises:
-        InputError: commands with different times.
+    Raises InputError: commands with different times.
     """
     times = commands[0].times_ms
     if not all(np.array_equal(times, command.times_ms) for command in commands):

@@ -56,8 +56,7 @@ def read_plan(fit_file: FitFile, read: Callable[..., Columns] = read_columns) ->
         fit_file: its document is not changed.
         read: returns the columns of a recorded table, as `tables.read_columns` does.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and the expected form.
+    Raises InputError: anything that cannot be used, with file, key and the expected form.
     """
     raw, file = fit_file.document.get("fit"), fit_file.file
     model = fit_file.build_model(first_temperature(raw))
@@ -154,8 +153,7 @@ def read_experiments(
         read: returns the columns of a recorded table, as `tables.read_columns` does.
         load: returns the protocol of a file, as `load_protocol` does.
 
-    Raises:
-        InputError: anything that cannot be used, with file, key and the expected form.
+    Raises InputError: anything that cannot be used, with file, key and the expected form.
     """
     section.expect(KEYS["fit"])
     return _clamped(section, model, _experiments(section, model, read, load))
@@ -181,9 +179,8 @@ def _clamped(
 ) -> list[Experiment]:
     """Return the experiments, those without a clamp of their own with the one of the whole fit.
 
-    Raises:
-        InputError: a clamp that cannot be used; a free parameter on which nothing depends, which
-            a model that is read alone would have refused.
+    Raises InputError: a clamp that cannot be used; a free parameter on which nothing depends, which
+    a model that is read alone would have refused.
     """
     if "clamp" in section:
         common = read_clamp(section.section("clamp"), model)

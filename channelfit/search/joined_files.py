@@ -289,8 +289,7 @@ def _change_parameter(document: dict[str, Any], name: str, row: Section, model_f
 def _raw_values(row: Section, table: str) -> dict[str, Any]:
     """Return the values of a row as they stand in the file, by key.
 
-    Raises:
-        InputError: a key that the table of known keys does not have.
+    Raises InputError: a key that the table of known keys does not have.
     """
     row.expect(KEYS[table])
     return {key: row.take(key) for key in row.given()}

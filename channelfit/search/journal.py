@@ -53,8 +53,7 @@ class Journal:
             which the disk has no room, are not; a resumed search computes them again.
         fault: the error for which the journal could not be written; None if there was none.
 
-    Raises:
-        InputError: the file cannot be read or written, is no journal of this form, or is in use.
+    Raises InputError: the file cannot be read or written, is no journal of this form, or is in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -83,8 +82,7 @@ class Journal:
             question: its number.
             check: the checksum of the parameters; 0 if it is not known.
 
-        Raises:
-            InputError: the earlier run had another question at this place.
+        Raises InputError: the earlier run had another question at this place.
         """
         if self._earlier is None:
             return None

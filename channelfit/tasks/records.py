@@ -42,8 +42,7 @@ class Records:
         begins: the first bytes of the file: its kind and its version.
         kind: of the file, in words for messages.
 
-    Raises:
-        InputError: the file cannot be read or written, is something else, or is in use.
+    Raises InputError: the file cannot be read or written, is something else, or is in use.
     """
 
     def __init__(self, path: Path, begins: bytes, kind: str) -> None:
@@ -108,8 +107,7 @@ class Records:
 
         If there is no room for all of them, none is left in the file.
 
-        Raises:
-            InputError: they cannot be written.
+        Raises InputError: they cannot be written.
         """
         place = self.place
         parts: list[bytes] = []
@@ -152,8 +150,7 @@ def packed(arrays: Sequence[np.ndarray]) -> bytes:
 def unpacked(payload: bytes, place: int, count: int) -> list[np.ndarray]:
     """Return `count` arrays from a place on; they are copies, which may be changed.
 
-    Raises:
-        InputError: these bytes hold something else.
+    Raises InputError: these bytes hold something else.
     """
     found = []
     for _ in range(count):
@@ -179,8 +176,7 @@ def _left(payload: bytes, place: int) -> bool:
 def lock(file: IO[bytes], path: Path) -> None:
     """Lock a file for this process, until it is closed or the process ends.
 
-    Raises:
-        InputError: another process has it.
+    Raises InputError: another process has it.
     """
     try:
         if sys.platform == "win32":

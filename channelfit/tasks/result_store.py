@@ -36,8 +36,7 @@ class ResultStore:
     Attributes:
         fault: why the last result could not be stored; None if it was.
 
-    Raises:
-        InputError: the file cannot be read or written, is something else, or is in use.
+    Raises InputError: the file cannot be read or written, is something else, or is in use.
     """
 
     def __init__(self, path: Path) -> None:
@@ -110,8 +109,7 @@ def expect(found: Arrays, shapes: Mapping[str, tuple[str, tuple[int | None, ...]
         shapes: by name the kinds of numbers, such as "f" or "iu", and the shape, in which None
             stands for any length.
 
-    Raises:
-        InputError: an array is missing, or another one.
+    Raises InputError: an array is missing, or another one.
     """
     for name, (kinds, shape) in shapes.items():
         array = found.get(name)
