@@ -14,8 +14,7 @@ def components(leads: np.ndarray) -> np.ndarray:
     Arguments:
         leads: (n, n) bool, [i, j] whether an edge leads from i to j.
 
-    Returns:
-        (n,) numbers of groups, counted from 0 in the order of the nodes.
+    Returns: (n,) numbers of groups, counted from 0 in the order of the nodes.
     """
     reach = leads | np.eye(len(leads), dtype=bool)
     while True:
@@ -37,8 +36,7 @@ def narrow_order(joined: np.ndarray) -> np.ndarray:
     Arguments:
         joined: (n, n) bool, symmetric, False on the diagonal.
 
-    Returns:
-        (n,) the nodes.
+    Returns: (n,) the nodes.
     """
     degree = joined.sum(axis=1)
     order: list[int] = []

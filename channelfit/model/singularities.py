@@ -113,8 +113,7 @@ def _base_and_exponent(factor: sympy.Expr) -> tuple[sympy.Expr, int]:
 def _exponential_difference(base: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr, bool] | None:
     """Return c and u where an expression is c*(exp(u) - 1), else None.
 
-    Returns:
-        (c, u, recovered), the last whether u was found through a logarithm, and so is rounded.
+    Returns: (c, u, recovered), the last whether u was found through a logarithm, and so is rounded.
     """
     if not isinstance(base, sympy.Add) or len(base.args) != 2:
         return None

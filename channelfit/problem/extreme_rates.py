@@ -85,8 +85,7 @@ def extremes(
         voltages_mV: (n,), such as `voltages_of` gives.
         ceiling: 1/ms, the rate that replaces faster ones; see `CEILINGS`.
 
-    Returns:
-        Those that fail first, else in the order of the model.
+    Returns: Those that fail first, else in the order of the model.
     """
     scope = _scope(model, np.asarray(values, dtype=float), voltages_mV)
     found: list[Extreme] = []
@@ -115,8 +114,7 @@ def fastest_rates(
         candidates: (n_parameters, n) base units.
         voltages_mV: (n_voltages,)
 
-    Returns:
-        (n,) 1/ms. Gates whose tau is 0 have no rate, and NaN is left out.
+    Returns: (n,) 1/ms. Gates whose tau is 0 have no rate, and NaN is left out.
     """
     scope = _scope(model, np.asarray(candidates, dtype=float)[..., None], voltages_mV)
     fastest = np.zeros((candidates.shape[1], 1))

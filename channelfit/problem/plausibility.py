@@ -356,8 +356,7 @@ def recently_moved(seen: CheckedRecording, window: int) -> np.ndarray:
 def _running(values: np.ndarray, size: int, larger: np.ufunc) -> np.ndarray:
     """Return the largest, or smallest, of each sample and those after it, `size` in all.
 
-    Returns:
-        (n_sweeps, n_times - size + 1)
+    Returns: (n_sweeps, n_times - size + 1)
     """
     found, reach = values, 1
     while reach < size:

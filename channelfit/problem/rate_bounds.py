@@ -68,8 +68,7 @@ class Bounded:
             physical: (n_parameters, n_candidates) base units, an array of the module xp.
             xp: NumPy or CuPy.
 
-        Returns:
-            (n_candidates,) bool.
+        Returns: (n_candidates,) bool.
         """
         scope = {name: physical[row] for name, row in self.rows.items()}
         for name, expression in self.definitions:

@@ -222,8 +222,7 @@ def load_recording(
         read: returns the columns of a file, as `read_columns` does; a caller that takes many
             recordings from one file can read it once.
 
-    Returns:
-        The currents after conditioning; weight 1 where there is a current, else 0.
+    Returns: The currents after conditioning; weight 1 where there is a current, else 0.
 
     Raises InputError: a missing file or column, another unit, NaN or inf, times that are not evenly
     spaced, and whatever does not agree with the protocol.
@@ -399,8 +398,7 @@ def _factor(section: Section, dimension: str, membrane: Membrane | None = None) 
 def _check_times(section: Section, protocol: Protocol, table: Columns, path: Path) -> str | None:
     """Raise InputError for times or a sampling that are not the protocol's.
 
-    Returns:
-        The name of the column of times; None where there is none.
+    Returns: The name of the column of times; None where there is none.
     """
     if ("time" in section) == ("sampling" in section):
         raise section.error(

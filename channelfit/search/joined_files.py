@@ -318,8 +318,7 @@ def rebased_path(path: str, file: Path, folder: str | os.PathLike[str]) -> str:
         file: the file in which the path stands.
         folder: the folder from which the new path starts.
 
-    Returns:
-        The relative path with slashes; the absolute one if the two are on different drives.
+    Returns: The relative path with slashes; the absolute one if the two are on different drives.
     """
     if Section({}, None).resolve(path, "").is_absolute():  # with ~ and ${NAME} replaced
         return path
