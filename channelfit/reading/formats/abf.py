@@ -27,7 +27,6 @@ from channelfit.reading.formats.contents import (
     signal,
     stacked,
 )
-from channelfit.reading.units import unit_factor
 
 _EPISODIC_WITH_LENGTHS, _GAP_FREE = 1, 3
 #: Bytes of the header that hold sizes, of a block and of a tag; which section holds the samples.
@@ -89,7 +88,7 @@ def _contents(pyabf: Any, path: Path) -> Contents:
     if currents and dac is None:
         notes.append("The header has no output in mV or V; the command is not known.")
     if currents and dac is not None:
-        factor = _voltage_factor(abf, dac)
+        factor = kind_and_factor(_text(abf.dacUnits[dac]))[1]
         held = abf.holdingCommand[dac] * factor
         holding = float(held) if abs(held) <= _MAX_MV else None
         if header.nOperationMode != _EPISODIC_WITH_LENGTHS:
@@ -174,7 +173,7 @@ def _outputs(abf: Any, key: str) -> list[int]:
 def _waveform_output(abf: Any, notes: list[str]) -> int | None:
     """Return the number of the output that commands the voltage; None without one."""
     outputs = range(min(len(abf.holdingCommand), len(abf.dacUnits)))
-    volts = [k for k in outputs if math.isfinite(_voltage_factor(abf, k))]
+    volts = [k for k in outputs if kind_and_factor(_text(abf.dacUnits[k]))[0] == "voltage"]
     enabled = _outputs(abf, "nWaveformEnable")
     active = [k for k in volts if k < len(enabled) and enabled[k] == 1]
     if len(active) > 1:
@@ -197,14 +196,6 @@ def _refuse_current_clamp(abf: Any, signals: Sequence[Signal], path: Path) -> No
             "current); currents recorded under voltage clamp are fitted",
             path,
         )
-
-
-def _voltage_factor(abf: Any, dac: int) -> float:
-    """Return the factor from the unit of an output to mV; NaN where it commands no voltage."""
-    try:
-        return unit_factor(_text(abf.dacUnits[dac]), "voltage")[0]
-    except InputError:
-        return math.nan
 
 
 def _epochs(
