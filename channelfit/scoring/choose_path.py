@@ -1,8 +1,8 @@
-"""Three ways to the same score, and which of them pays.
+"""Four ways to the same score, and which of them pays.
 
 ``stepping`` serves every problem. ``modal`` and ``closed-form`` need held voltages, one
 current beside leaks, and chains that have modes (`detailed_balance.reason_without_modes`); the
-closed form needs no samples.
+closed form needs no samples. ``moments`` needs held voltages and one chain, whatever its rates.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str =
     if path == "auto":
         faster = reason is None and samples_per_visit(problem) > break_even(problem, dtype, backend)
         return "closed-form" if faster else "stepping"
+    if path == "moments":
+        reason = reason_against_moments(problem)
     if reason is not None:
         raise InputError(f"--path {path}: {reason}; use --path stepping")
     return path
@@ -48,6 +50,18 @@ def reason_against_modes(problem: Problem) -> str | None:
     if reason is None and voltage_varies(problem.scored):
         reason = "the command voltage varies on the way to scored samples"
     return reason
+
+
+def reason_against_moments(problem: Problem) -> str | None:
+    """Return why a problem cannot be scored by moments; None if it can."""
+    model = problem.model
+    if len(model.chains) != 1 or model.chains[0].power != 1 or model.chains[0].linear:
+        return "the open probability is a product of several"
+    if model.chains[0].instant:
+        return "the gate has no time constant"
+    if voltage_varies(problem.scored):
+        return "the command voltage varies on the way to scored samples"
+    return None
 
 
 def samples_per_visit(problem: Problem) -> float:

@@ -14,7 +14,9 @@ from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import HELD, KIND, RunTree, by_sweep
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.choose_path import choose_path
+from channelfit.scoring.cpu_moments import CpuMomentTables
 from channelfit.scoring.cpu_tangents import Linearizer
+from channelfit.scoring.kernels.cpu_moments import MOMENT_ARGUMENTS, CpuMomentSource
 from channelfit.scoring.kernels.cpu_source import RUN_ARGUMENTS, CpuSource
 from channelfit.scoring.kernels.cpu_spectral import WALK_ARGUMENTS, CpuSpectralSource
 from channelfit.scoring.kernels.spectral import LEAST_COST
@@ -36,8 +38,8 @@ class CpuScorer(ChannelScorer):
     Arguments:
         problem: the model and the experiments to score it on.
         dtype: precision of scores and simulations, float64 or float32.
-        path: the algorithm of scores: stepping, modal, closed-form, or auto for the one that
-            `choose_path` expects to be fastest. Simulations always step.
+        path: the algorithm of scores: stepping, modal, closed-form, moments, or auto for the one
+            that `choose_path` expects to be fastest. Simulations always step.
 
     Attributes:
         stepping: the compiled code of simulations, and of scores by stepping.
@@ -47,14 +49,16 @@ class CpuScorer(ChannelScorer):
     """
 
     backend = "cpu"
-    paths = ("stepping", "modal", "closed-form")
+    paths = ("stepping", "modal", "closed-form", "moments")
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         self.problem, self.dtype = problem, dtype
         self.path = choose_path(problem, dtype, path, self.backend)
         self.stepping = CpuStepping(problem, dtype)
-        self.scoring: CpuStepping | CpuModes = self.stepping
-        if self.path != "stepping":
+        self.scoring: CpuStepping | CpuModes | CpuMoments = self.stepping
+        if self.path == "moments":
+            self.scoring = CpuMoments(problem)
+        elif self.path != "stepping":
             self.scoring = CpuModes(problem, dtype, sampled=self.path == "modal")
         self.source = self.scoring.source
         self.source_text = self.source.text
@@ -241,6 +245,33 @@ class CpuModes:
         cost += self.squares
         doubt |= ~np.isfinite(cost) | (cost < self.least)
         doubted = np.flatnonzero(doubt & (status == OK))
+        return _finished(cost / self.problem.scored.total_weight, status), doubted
+
+
+class CpuMoments:
+    """Scores at held voltages from moments; see `layout.moment_tables`."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.source = CpuMomentSource(problem.model)
+        self.tables = CpuMomentTables(problem)
+        self.squares = problem.scored.constant + self.tables.outside
+
+    def score(self, parameters: np.ndarray, n_threads: int) -> tuple[Score, np.ndarray]:
+        """Return cost and status of checked parameters, and the candidates in doubt."""
+        n = parameters.shape[1]
+        cost, status, doubt = np.empty(n), np.empty(n, np.int8), np.empty(n, np.bool_)
+        run = generated(self.source.text, "runMoments")
+        missing = np.ones(1)
+        while missing.any():  # again with the tables that these candidates turn out to need
+            missing = np.zeros(self.tables.table_of.shape, np.int8)
+            arguments = [getattr(self.tables, name) for name in MOMENT_ARGUMENTS]
+            arguments += [self.squares, missing, cost, status, doubt]
+            shared_kernel(run, parameters, arguments, self.source.lanes, n_threads)
+            if not self.tables.add(missing):
+                break
+        cost += self.squares
+        doubted = np.flatnonzero((doubt | ~np.isfinite(cost)) & (status == OK))
         return _finished(cost / self.problem.scored.total_weight, status), doubted
 
 

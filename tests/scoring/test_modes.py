@@ -33,7 +33,7 @@ from channelfit.scoring.machine.kernel_math import CELL_BITS, decay
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import HostCupy, compile_with_nvrtc
-from support.schemes import PROTOCOLS, SHIPPED, candidates, from_yaml, model_named, recording_of
+from support.schemes import HELD, SHIPPED, candidates, from_yaml, held, model_named, recording_of
 from support.truths import shared, slow_but
 
 N_CANDIDATES = 21
@@ -57,37 +57,6 @@ def test_transforms_are_sums_of_exponentials(n, seed):
     exact = np.exp(-decay[:, None] * np.arange(n)) @ data
     found = interpolated(transform_table(data), 1 + decay * n)
     assert np.abs(found - exact).max() < 1e-11 * np.abs(data).sum()
-
-
-HELD = {
-    "steps": PROTOCOLS["steps"],
-    "off the grid": from_yaml(
-        segments=[
-            {"hold": 0.97},
-            {"step": {"values": [-40, 20]}, "for": 3.333},
-            {"step": -60, "for": 2.0001},
-            {"hold": 0.77},
-        ]
-    ),
-    "long": from_yaml(
-        sampling="0.5 ms",
-        segments=[
-            {"hold": 3},
-            {"step": {"values": [-20, 30]}, "for": 400},
-            {"step": -100, "for": 0.5},
-            {"hold": 20},
-        ],
-    ),
-}
-
-
-def held(name: str) -> Problem:
-    """Held voltages only: weights that differ and vanish, steps off the samples, single samples."""
-    kinds = ("plain", "changing", "masked")
-    rows = (
-        (p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.5 * k) for k, p in enumerate(HELD.values())
-    )
-    return Problem(model_named(name), tuple(Experiment(*row) for row in rows))
 
 
 #: Schemes, gates and loops by each backend and path; the closed form has the modes of both.

@@ -261,3 +261,35 @@ def truth_of(name: str) -> list[np.ndarray]:
             total = total + np.nansum(w[..., None] * r**2, axis=(0, 1))
             weight += w.sum()
     return [score.cost, score.status, np.asarray(total / weight), *currents]
+
+
+#: Protocols of held voltages alone.
+HELD = {
+    "steps": PROTOCOLS["steps"],
+    "off the grid": from_yaml(
+        segments=[
+            {"hold": 0.97},
+            {"step": {"values": [-40, 20]}, "for": 3.333},
+            {"step": -60, "for": 2.0001},
+            {"hold": 0.77},
+        ]
+    ),
+    "long": from_yaml(
+        sampling="0.5 ms",
+        segments=[
+            {"hold": 3},
+            {"step": {"values": [-20, 30]}, "for": 400},
+            {"step": -100, "for": 0.5},
+            {"hold": 20},
+        ],
+    ),
+}
+
+
+def held(name: str) -> Problem:
+    """Held voltages only: weights that differ and vanish, steps off the samples, single samples."""
+    kinds = ("plain", "changing", "masked")
+    rows = (
+        (p, recording_of(p, k, kinds[k % 3]), 1.0 + 0.5 * k) for k, p in enumerate(HELD.values())
+    )
+    return Problem(model_named(name), tuple(Experiment(*row) for row in rows))

@@ -33,9 +33,9 @@ from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine.arrays import product
 
 #: Sums of a_k, or of elements of a table's row (root mean square over samples), that are left out.
-TRUNCATION = 1e-12
+TRUNCATION = 1e-13
 #: Of an exponential along no direction, root mean square over samples.
-_NEGLIGIBLE = 3e-12
+_NEGLIGIBLE = 1e-12
 #: Exponentials to an octave, and imaginary over real parts of their rates where they may oscillate.
 _TO_AN_OCTAVE = 4
 _SLOPES = (0.0, 0.35, 0.7, 1.0)
@@ -43,8 +43,9 @@ _SLOPES = (0.0, 0.35, 0.7, 1.0)
 _BLOCK = 4
 #: rho times the longest time of a problem on its lowest rung: slower candidates share it.
 _LEAST_DECAY = 0.25
-#: Moments of a run at most: beyond, the steps of a propagator are cheaper.
-GREATEST_DEGREE = 512
+#: rho times the time of a run at most, for which GREATEST_DEGREE moments are enough: beyond, the
+#: steps of a propagator are cheaper.
+GREATEST_DECAY, GREATEST_DEGREE = 8192.0, 512
 
 
 def rung_of(rho: float) -> int:
@@ -119,7 +120,7 @@ class MomentTable:
 
 @lru_cache(maxsize=4096)
 def moment_table(n: int, span: float, rung: int, oscillating: bool = False) -> MomentTable | None:
-    """Return the tables of n samples; None where they need more than GREATEST_DEGREE moments.
+    """Return the tables of n samples; None beyond GREATEST_DECAY.
 
     Arguments:
         n: equally spaced samples from the start on; 0 for the end alone.
@@ -127,8 +128,9 @@ def moment_table(n: int, span: float, rung: int, oscillating: bool = False) -> M
         oscillating: for schemes that may have complex modes (not reversible ones).
     """
     decay = speed_of(rung) * span
-    if decay > GREATEST_DEGREE**2 or len(end := weights(np.array([decay]))[0]) > GREATEST_DEGREE:
+    if decay > GREATEST_DECAY:
         return None
+    end = weights(np.array([decay]))[0]
     if n == 0:
         return MomentTable(np.zeros((0, 0)), np.zeros(0, np.int64), end, np.zeros((0, 0)))
     run, least = compression(n, oscillating), TRUNCATION * math.sqrt(n)
