@@ -118,40 +118,25 @@ class TermsWalk(Walk):
         self.create_drives = generated(plans.drives.text, "createRates")
         self.room = self._room(len(plans.voltage))
         self.table = self.flat.reshape(-1, self.plan.width)
+        rates = plans.drives.rates
+        self.drive_of_term = [rates.index(term.drive) for term in plans.model.terms]
 
     def fill(self, theta: np.ndarray) -> int:
         """Fill the flat array with currents and derivatives; return a status."""
-        drive, slope = self._drives(theta)
-        if not (np.abs(drive) < GREATEST_GAIN).all() or not np.isfinite(slope).all():
+        plans, (value, partial) = self.plans, self.room
+        self.create_drives(plans.voltage, theta, value, partial)
+        if not (np.abs(value) < GREATEST_GAIN).all() or not np.isfinite(partial).all():
             return NOT_FINITE
-        at, rows = self.plans.at, self.plans.rows
-        current = np.zeros((len(rows), self.plan.width))
+        self.table[:] = 0.0
         opening = dict(self.parts)
-        for k in range(len(self.plans.model.terms)):
-            if k not in opening:  # always open
-                current[:, 0] += drive[k, at]
-                current[:, 1:] += slope[k][at]
-                continue
-            status = opening[k].fill(theta)
-            if status != OK:
+        for k, drive in enumerate(self.drive_of_term):
+            if k in opening and (status := opening[k].fill(theta)) != OK:
                 return status
-            is_open = opening[k].flat.reshape(-1, self.plan.width)[rows]
-            current += drive[k, at, None] * is_open
-            current[:, 1:] += slope[k][at] * is_open[:, :1]
-        self.table[rows] = current
-        if len(self.plans.pieces):
-            tails = collocation.tails() @ current[self.plans.pieces, 0].T
-            largest = np.abs(drive).max(axis=1).sum()
+            is_open = opening[k].flat if k in opening else np.empty(0)
+            at = plans.rows, plans.at
+            columns.addTerm(value[drive], partial, self.partials, drive, *at, is_open, self.table)
+        if len(plans.pieces):
+            tails = collocation.tails() @ self.table[plans.rows[plans.pieces], 0].T
+            largest = np.abs(value[self.drive_of_term]).max(axis=1).sum()
             return OK if (np.abs(tails) <= collocation.TAIL * largest).all() else UNRESOLVED
         return OK
-
-    def _drives(self, theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return drives (n_terms, n_voltages), pA, and slopes (n_terms, n_voltages, n_free)."""
-        value, partial = self.room
-        self.create_drives(self.plans.voltage, theta, value, partial)
-        terms, source = self.plans.model.terms, self.plans.drives
-        places = [source.rates.index(term.drive) for term in terms]
-        slope = np.zeros((len(source.rates), value.shape[1], self.plan.width - 1))
-        for row, (u, d) in enumerate(source.partials):
-            slope[u, :, d] = partial[row]
-        return value[places], slope[places]

@@ -147,3 +147,29 @@ def showCurrent(conductances, x, dx, gain, voltage, out, place):
             bent += conductances[i] * dx[i, d]
         ds = driveSlope(gain, drive, d)
         out[place + 1 + d] = s * bent + ds * is_open
+
+
+@kernel
+def addTerm(drive, slope, partials, own, rows, at, is_open, table):
+    """Add a term, its drive times its open probability, to currents and their derivatives.
+
+    drive (n_voltages,); slope (n_partials, n_voltages) and partials (n_partials, 2) of all drives,
+    of which the term's has the number own. rows (n,): of the table (.., width), which currents are;
+    at (n,): their voltages. is_open: the open probability with its derivatives, in places like the
+    table's; empty for a term that is always open.
+    """
+    width, opens = table.shape[1], is_open.shape[0] > 0
+    for p in range(rows.shape[0]):
+        current, v = table[rows[p]], at[p]
+        whole = 1.0
+        if opens:
+            begin = rows[p] * width
+            opened = is_open[begin : begin + width]
+            whole = opened[0]
+            for d in range(width):
+                current[d] += drive[v] * opened[d]
+        else:
+            current[0] += drive[v]
+        for k in range(partials.shape[0]):
+            if partials[k, 0] == own:
+                current[1 + partials[k, 1]] += slope[k, v] * whole
