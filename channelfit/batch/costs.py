@@ -64,6 +64,11 @@ class WellCosts(Objective):
         return self.scorer.linearize(physical, well)
 
     @cached_property
+    def attainable(self) -> np.ndarray:
+        """The costs (n_wells,) below which noise hides any gain; 0 where that is not known."""
+        return np.zeros(self.n_wells) if self.prior_weight else self.scorer.attainable
+
+    @cached_property
     def open(self) -> OpenParameters:
         """The parameters that are solved for each well when candidates are tried on all."""
         return OpenParameters(self.plan.problem, self.space, self.constraints, self.scorer)
@@ -125,6 +130,14 @@ class SharedProtocolCosts(WellCosts):
         self.place = np.empty(self.n_wells, np.int64)
         for k, (own, _) in enumerate(families):
             self.family[own], self.place[own] = k, np.arange(len(own))
+
+    @cached_property
+    def attainable(self) -> np.ndarray:
+        """The costs (n_wells,) of all families; see `WellCosts.attainable`."""
+        found = np.empty(self.n_wells)
+        for own, wells in self.families:
+            found[own] = wells.attainable
+        return found
 
     def linearize(self, unit: np.ndarray, well: np.ndarray | None = None) -> Local:
         """Return cost and derivatives at points (n_free, n), each of the well of its number."""

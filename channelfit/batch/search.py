@@ -4,20 +4,26 @@
    compared with the data of every well by matrix products (over the samples that count in all of
    them, where wells have masks of their own); parameters in which the current is a straight
    line are solved for each well. The points of a scan depend on the plan and the seed alone.
-2. *Descents.* The best points of each well are refined by least squares, those of all wells in the
-   same calls. A descent ends by itself, or where it falls hopelessly behind the best of its well.
-   A well of which too few descents arrived at the same lowest cost gets the next points of its
-   scan, round after round. Up to here the solution of a well depends on the plan, the seed, the
-   backend and the recording of this well, and on nothing else; where masks differ from well to
-   well, also on the samples that count in all.
-3. *Exchange.* The solutions of all wells are tried on each other, and those that fit a well best
-   are refined in it: plates hold one kind of cell, so a good solution of one well serves all.
-   This is repeated until no well gains. A result may therefore depend on which wells are fitted
-   together, where a well alone would have missed the best solution. It does not depend on their
-   order, except among wells that fit equally well. The first exchange among n wells compares n x n
-   pairs in blocks that fit into memory: for 10,000 wells it takes seconds on a GPU with 16 cores,
-   and a small share of the time of the descents anywhere. Later ones try only the solutions of
-   wells that have gained.
+2. *Descents.* The best points of a well are refined by least squares, those of many wells in the
+   same calls. A descent ends by itself, or where it falls hopelessly behind the best of its well. A
+   well is settled when two descents have arrived at the same lowest cost, or when its cost is as
+   low as noise allows (`well_scorer.attainable`); one that is not gets the next points of its scan,
+   round after round. First come a few pilots, the wells that tell the points of the scan apart
+   best. Each other well begins with the solution of a pilot that fits it best: plates hold one kind
+   of cell, so a good solution of one well serves all, and it takes a fifth of the steps that a
+   point of the scan takes.
+3. *Exchange.* The solutions of all wells are tried on each other, and refined where a well may gain
+   by them: where it is not settled, or the solution fits better than its own. This is repeated
+   until no well gains.
+
+A result may therefore depend on which wells are fitted together, where a well alone would have
+missed the best solution, or has several as good ones. It does not depend on their order, except
+among wells that fit equally well. Without exchange the solution of a well depends on the plan, the
+seed, the backend and the recording of this well, and on nothing else; where masks differ from well
+to well, also on the samples that count in all. The first exchange among n wells compares n x n
+pairs in blocks that fit into memory: for 10,000 wells it takes seconds on a GPU with 16 cores, and
+a small share of the time of the descents anywhere. Later ones try only the solutions of wells that
+have gained.
 
 All random numbers come from the seed. Nothing depends on the number of threads.
 """
@@ -38,11 +44,13 @@ from channelfit.search.least_squares import begin, step
 
 #: Points of a scan for each free parameter; descents of each well in a round on cores, and on a
 #: GPU, where many take as long as a few.
-_POINTS, _STARTS, _STARTS_ON_GPU = 256, 2, 8
+_POINTS, _STARTS, _STARTS_ON_GPU = 256, 1, 8
 #: The same where a score steps through whole traces, well by well.
 _FEW_POINTS = 64
 #: The most descents of a well from its scan, and how many must arrive at its lowest cost.
 _MOST, _AGREE = 20, 2
+#: Wells that are searched before the others: so many, and one more for so many wells.
+_PILOTS, _WELLS_A_PILOT = 4, 32
 #: Iterations of a descent, and the number of them over which its pace is measured.
 _ITERATIONS, _MEMORY = 150, 8
 #: A descent is over when its parabola promises less than this share of its cost: on the way, and
@@ -133,14 +141,19 @@ def search(
     report("scanning", 0)
     pool = _scanned(wells, settings)
     report("scanning", n_wells)
-    for some in _blocks(wells, np.arange(n_wells)):
-        unsettled = some
-        for number in range(-(-_MOST // pool.starts)):
-            found.refine(wells, *pool.points(unsettled, number), _ROUGH)
-            unsettled = unsettled[found.agreed(unsettled) < _AGREE]
-        report("refining", int(some[-1]) + 1)
+    everyone = left = np.arange(n_wells)
+    exchange = partial(_exchange, wells, found, partial(report, "exchanging"))
     if settings.exchange and n_wells > 1:
-        _exchange(wells, found, partial(report, "exchanging"))
+        pilots = pool.clearest(_PILOTS + n_wells // _WELLS_A_PILOT)
+        left = np.setdiff1d(everyone, pilots)
+        _settle(wells, found, pool, pilots, partial(report, "refining"))
+        exchange(pilots, pilots, _OTHERS)
+        exchange(pilots, left, 1)
+    _settle(wells, found, pool, left, partial(report, "refining"))
+    if settings.exchange and n_wells > 1:
+        fresh = everyone
+        for _ in range(_EXCHANGES):
+            fresh = exchange(fresh, everyone, _OTHERS)
     good = np.flatnonzero(np.isfinite(found.cost))
     for some in _blocks(wells, good):
         found.refine(wells, found.unit[:, some], some, _FINE)
@@ -154,7 +167,7 @@ def _blocks(wells: WellCosts, some: np.ndarray) -> list[np.ndarray]:
 
 
 class _Pool:
-    """The points of a scan that fit each well best.
+    """The points of a scan that fit each well best, behind the plan's starting point.
 
     Arguments:
         unit: (n_free, n_points), of all points.
@@ -164,6 +177,18 @@ class _Pool:
 
     def __init__(self, wells: WellCosts, unit: np.ndarray, best: Lowest, starts: int) -> None:
         self.wells, self.unit, self.best, self.starts = wells, unit, best, starts
+        with np.errstate(invalid="ignore"):
+            self._clearness = best.cost[0] / best.cost[-1]
+        start = wells.plan.starting_point()
+        if start is not None:
+            own = start[wells.open.coordinates][None].repeat(wells.n_wells, axis=2)
+            place = np.full((1, wells.n_wells), unit.shape[1])
+            self.best = Lowest(np.zeros((1, wells.n_wells)), place, own).joined(best)
+            self.unit = np.concatenate([unit, start], axis=1)
+
+    def clearest(self, n: int) -> np.ndarray:
+        """Return the n wells (n,) that tell the points of the scan apart best."""
+        return np.sort(np.argsort(self._clearness, kind="stable")[:n])
 
     def points(self, some: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the points (n_free, n) of some wells for a round, and the well of each (n,)."""
@@ -175,20 +200,13 @@ class _Pool:
 
 
 def _scanned(wells: WellCosts, settings: SearchSettings) -> _Pool:
-    """Scan the space for all wells, the plan's starting point first."""
+    """Scan the space for all wells."""
     usual = _STARTS_ON_GPU if wells.scorer.backend == "cuda" else _STARTS
     n_free, starts = wells.space.n_free, settings.starts or usual
     points = _POINTS if wells.scorer.solves else _FEW_POINTS
     random = np.random.Generator(np.random.Philox(settings.seed))
     unit = wells.sample(settings.scan or points * n_free, random)
-    start = wells.plan.starting_point()
-    best = wells.lowest(unit, max(_MOST, starts))
-    if start is not None:
-        own = start[wells.open.coordinates][None].repeat(wells.n_wells, axis=2)
-        place = np.full((1, wells.n_wells), unit.shape[1])
-        best = Lowest(np.zeros((1, wells.n_wells)), place, own).joined(best)
-        unit = np.concatenate([unit, start], axis=1)
-    return _Pool(wells, unit, best, starts)
+    return _Pool(wells, unit, wells.lowest(unit, max(_MOST, starts)), starts)
 
 
 class _Best:
@@ -197,6 +215,7 @@ class _Best:
     def __init__(self, n_free: int, n_wells: int) -> None:
         self.unit = np.full((n_free, n_wells), np.nan)
         self.cost = np.full(n_wells, np.inf)
+        self.tried = np.full(n_wells, np.inf)  # the lowest cost of another well's solution
         self._costs = np.empty((0, n_wells))  # of descents, NaN where a well had fewer
         self._n = np.zeros(n_wells, np.int64)  # descents of each well
 
@@ -237,6 +256,12 @@ class _Best:
         """Return how many descents of each well did not fail: (n_wells,)."""
         counts: np.ndarray = np.isfinite(self._costs).sum(axis=0)
         return counts
+
+    def settled(self, wells: WellCosts) -> np.ndarray:
+        """Return (n_wells,) whether enough descents agree, or noise hides what a well may gain."""
+        enough = self.agreed(np.arange(len(self.cost))) >= _AGREE
+        settled: np.ndarray = enough | (self.cost <= wells.attainable)
+        return settled
 
     def agreed(self, some: np.ndarray) -> np.ndarray:
         """Return how many descents reached the lowest cost of their well, for some wells (n,)."""
@@ -287,26 +312,46 @@ def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.nda
     return hopeless
 
 
-def _exchange(wells: WellCosts, found: _Best, report: Callable[[int], None]) -> None:
-    """Try the wells' solutions on each other until no well gains."""
-    fresh = np.isfinite(found.cost)  # wells whose solutions are new to the others
-    best = np.full(wells.n_wells, np.inf)
-    for _ in range(_EXCHANGES):
-        givers = np.flatnonzero(fresh & np.isfinite(found.cost))
-        if not len(givers):
-            break
-        own = found.unit[:, givers]
-        tried = wells.lowest(own, _OTHERS, excluded=givers)
-        # a point that was tried before and is no better now need not be refined again
-        better = np.isfinite(tried.cost) & np.isfinite(found.cost)
-        better &= tried.cost < best * (1 - SAME)
-        best = np.minimum(best, tried.cost[0])
-        k, w = np.nonzero(better)
-        unit = wells.placed(own[:, tried.which[k, w]], tried.solved[k, :, w].T)
-        gained = []
-        for some in _blocks(wells, np.unique(w)):
-            mine = np.isin(w, some)
-            gained.append(found.refine(wells, unit[:, mine], w[mine], _ROUGH))
+def _settle(
+    wells: WellCosts, found: _Best, pool: _Pool, among: np.ndarray, report: Callable[[int], None]
+) -> None:
+    """Refine points of the scan for some wells, round after round, until each is settled."""
+    for some in _blocks(wells, among):
+        for number in range(-(-_MOST // pool.starts)):
+            unsettled = some[~found.settled(wells)[some]]
+            if not len(unsettled):
+                break
+            found.refine(wells, *pool.points(unsettled, number), _ROUGH)
+        report(int(some[-1]) + 1)
+
+
+def _exchange(
+    wells: WellCosts,
+    found: _Best,
+    report: Callable[[int], None],
+    givers: np.ndarray,
+    takers: np.ndarray,
+    n: int,
+) -> np.ndarray:
+    """Refine the best n solutions of some wells in each of others that may gain by them.
+
+    A well may gain that has tried none, that is not settled, or that another's solution fits better
+    as it is.
+
+    Returns: the wells that gained.
+    """
+    givers = givers[np.isfinite(found.cost[givers])]
+    if not len(givers):
+        return givers
+    own, gained = found.unit[:, givers], [np.empty(0, np.int64)]
+    tried = wells.lowest(own, n, excluded=givers)
+    # a point that was tried before and is no better now need not be refined again
+    better = np.isfinite(tried.cost) & (tried.cost < found.tried * (1 - SAME))
+    for k in range(len(better)):
+        may_gain = ~found.settled(wells) | (tried.cost[k] < found.cost) | np.isinf(found.tried)
+        for some in _blocks(wells, takers[(better[k] & may_gain)[takers]]):
+            unit = wells.placed(own[:, tried.which[k, some]], tried.solved[k][:, some])
+            gained.append(found.refine(wells, unit, some, _ROUGH))
+            found.tried[some] = np.minimum(found.tried[some], tried.cost[k, some])
             report(int(some[-1]) + 1)
-        fresh = np.zeros(wells.n_wells, bool)
-        fresh[np.concatenate([*gained, np.empty(0, np.int64)])] = True
+    return np.unique(np.concatenate(gained))

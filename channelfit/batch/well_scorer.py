@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,28 @@ class CrossProducts:
     with_data: np.ndarray
 
 
+def attainable(
+    outside: np.ndarray, total_weight: np.ndarray, n_samples: int, n_residuals: int
+) -> np.ndarray:
+    """Return costs (n_wells,) below which a candidate differs from the recording by noise alone.
+
+    No candidate changes the squares that lie outside of the space of all traces, so these measure
+    white noise. As much noise for each dimension is left in that space by the true parameters, up
+    to a standard deviation of such a sum of squares. Of slow noise more is left, and of a model
+    that is not the cell's: costs are then higher, whichever the candidate.
+
+    Arguments:
+        outside: (n_wells,) pA^2. total_weight: (n_wells,).
+        n_samples, n_residuals: dimensions of recordings, and of that space.
+    """
+    n_outside = n_samples - n_residuals
+    if n_outside < n_residuals:
+        return np.zeros_like(outside)  # too few to measure noise
+    inside = (n_residuals + math.sqrt(2 * n_residuals)) / n_outside
+    found: np.ndarray = outside * (1 + inside) / total_weight
+    return found
+
+
 class WellScorer(Scorer):
     """Computes the costs of candidates (n_parameters, n) against wells of the same protocols.
 
@@ -47,6 +70,7 @@ class WellScorer(Scorer):
         squares: (n_wells,), the weighted sum of the squares of the data, pA^2.
         backend: "cpu" or "cuda".
         solves: whether `cross_products` can leave parameters open.
+        attainable: (n_wells,) pA^2, see `attainable`; 0 where it is not known.
         at_once: wells whose candidates come best in the same calls.
     """
 
@@ -54,6 +78,7 @@ class WellScorer(Scorer):
     n_wells: int
     total_weight: np.ndarray
     squares: np.ndarray
+    attainable: np.ndarray
     backend: str = "cpu"
     solves: bool = True
     at_once: int = 1 << 14

@@ -13,7 +13,8 @@ from itertools import islice
 import numpy as np
 
 from channelfit.batch.families import Family, ScoredSamples
-from channelfit.batch.well_scorer import CrossProducts, WellScorer
+from channelfit.batch.well_scorer import CrossProducts, WellScorer, attainable
+from channelfit.problem.experiment import n_scored
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.cpu_tangents import Linearizer
 from channelfit.scoring.machine.arrays import to_host
@@ -49,6 +50,8 @@ class CpuWellScorer(WellScorer):
             while block := list(islice(recordings, 2 * usable_cores())):
                 self._compare(block, done, plans)
                 done += len(block)
+        sizes = n_scored(group.problem), plans[0].n_residuals
+        self.attainable = attainable(self._constants[0], self.total_weight, *sizes)
 
     def _compare(
         self, recordings: Sequence[tuple[np.ndarray, float]], first: int, plans: Sequence[Plan]
@@ -144,6 +147,7 @@ class OneByOne(WellScorer):
         wells = family.wells.tolist()
         self._data = np.array([self._roots * counted.data(family.problems[k]) for k in wells])
         self.squares = np.array([d @ d for d in self._data])
+        self.attainable = np.zeros(self.n_wells)
 
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return cost, gradient and Hessian; see `WellScorer.linearize`."""
@@ -187,6 +191,7 @@ class Unscored(WellScorer):
     def __init__(self, family: Family) -> None:
         self.problem, self.n_wells = family.problem, len(family.wells)
         self.total_weight, self.squares = np.zeros(self.n_wells), np.zeros(self.n_wells)
+        self.attainable = np.zeros(self.n_wells)
 
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return failures, with derivatives of 0."""

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from channelfit.batch.families import Family
-from channelfit.batch.well_scorer import CrossProducts, WellScorer
-from channelfit.problem.experiment import Problem
+from channelfit.batch.well_scorer import CrossProducts, WellScorer, attainable
+from channelfit.problem.experiment import Problem, n_scored
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.cuda_tangent_walk import Rows
@@ -66,6 +66,8 @@ class CudaWellScorer(WellScorer):
         found = self.variants.first.host_targets
         self.total_weight = found.total_weight
         self.squares = np.sum(found.targets**2, axis=1) + found.constant
+        sizes = n_scored(problem), found.targets.shape[1]
+        self.attainable = attainable(found.constant, self.total_weight, *sizes)
 
     def _targets_of(self, rows: Rows) -> Targets:
         """Return the targets of the wells in some rows, as arrays of the host."""
