@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -60,8 +61,10 @@ class CpuWellScorer(WellScorer):
 
         def some(begin: int, end: int) -> None:
             for w, (data, constant) in enumerate(recordings[begin:end], first + begin):
+                known: dict[Any, Any] = {}  # plans differ in their ramps alone
                 for k, plan in enumerate(plans):
-                    self._targets[k][w], self._constants[k, w] = plan.targets(data, constant)
+                    found = plan.targets(data, constant, known)
+                    self._targets[k][w], self._constants[k, w] = found
                 weighted = plans[-1].scale * self._targets[-1][w]
                 self.squares[w] = weighted @ weighted + self._constants[-1, w]
 

@@ -285,20 +285,27 @@ class Plan:
         ]
         return np.array(rows, np.int64).reshape(-1, 6)
 
-    def targets(self, data_pA: np.ndarray, constant: float) -> tuple[np.ndarray, float]:
+    def targets(
+        self, data_pA: np.ndarray, constant: float, known: dict[Any, Any] | None = None
+    ) -> tuple[np.ndarray, float]:
         """Return data as targets of the residuals, and the squares outside of all of these.
 
         Arguments:
             data_pA: (n_data,) in the order of the tree's own, of the same weights.
             constant: the squares that merging took out of them, pA^2, as `RunTree.constant`.
+            known: projections of the same data, which other plans of the tree have computed; it is
+                filled in.
 
         Returns: the target (n_residuals,) pA, and the constant with what compression takes out.
         """
-        target = []
+        target, known = [], {} if known is None else known
         for projection in self._projections:
             parts = []
             for samples, r in projection.runs:
-                part, rest = projection.project(data_pA[samples])
+                key = projection.project, samples.start
+                if key not in known:
+                    known[key] = projection.project(data_pA[samples])
+                part, rest = known[key]
                 parts.append(part)
                 constant += float(self.tree.run_weight[r]) * rest
             target.append(np.stack(parts, axis=1).ravel())

@@ -331,6 +331,27 @@ def same_bits(one: WellFits, other: WellFits) -> bool:
     return all(a.tobytes() == b.tobytes() for a, b in pairs)
 
 
+def test_noise_alone_is_told_from_a_misfit_and_slow_noise(leaky):
+    problems, truth = wells_of(leaky, 40)
+    ((_, scorer),) = well_scorers(problems, "cpu")
+    everyone = np.arange(40)
+    cost = scorer.linearize(truth, everyone).cost
+    within = cost <= scorer.attainable
+    assert 0.7 < within.mean() < 0.97  # a standard deviation above the mean
+    assert scorer.attainable == pytest.approx(np.full(40, 2.0**2), rel=0.2)
+    off = truth * np.exp(0.3 * np.random.default_rng(1).standard_normal(truth.shape))
+    assert not (scorer.linearize(off, everyone).cost <= scorer.attainable).any()
+    # the same power of noise, slow: it lies where candidates are, and more is left than expected
+    slow = []
+    for k, problem in enumerate(problems[:8]):
+        own = np.random.default_rng(k).standard_normal(current_of(problem).shape)
+        slow.append(np.apply_along_axis(lambda x: np.convolve(x, np.ones(8), "same"), 1, own))
+    clean = make_scorer(leaky.problem, "cpu").simulate(truth[:, :8])[0]
+    moved = [with_currents(p, [clean[:, :, k] + slow[k]]) for k, p in enumerate(problems[:8])]
+    ((_, scorer),) = well_scorers(moved, "cpu")
+    assert not (scorer.linearize(truth[:, :8], everyone[:8]).cost <= scorer.attainable).any()
+
+
 def test_without_exchange_a_fit_depends_on_its_well_alone(little):
     problems, _ = wells_of(little, 11)
     settings = replace(SETTINGS, exchange=False)
