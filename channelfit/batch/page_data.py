@@ -18,7 +18,7 @@ from channelfit.batch.checks import RESIDUAL_MEASURES
 from channelfit.batch.table import WellTable
 from channelfit.reading.errors import printable
 from channelfit.results.report.page_figures import packed
-from channelfit.results.report.trace_view import current_unit, largest, time_unit
+from channelfit.results.report.trace_view import current_unit, extreme_places, largest, time_unit
 
 #: Rows and columns of the plates that laboratories use.
 SIZES = ((8, 12), (16, 24), (32, 48))
@@ -338,12 +338,7 @@ def _thinned(rows: np.ndarray, kept: int) -> np.ndarray:
     missing = -rows.shape[1] % size
     blocks = np.pad(rows, ((0, 0), (0, missing)), constant_values=np.nan)
     blocks = blocks.reshape(len(rows), -1, size)
-    finite = np.isfinite(blocks)
-    low = np.where(finite, blocks, np.inf).argmin(axis=2)
-    high = np.where(finite, blocks, -np.inf).argmax(axis=2)
-    picks = np.sort(np.stack([low, high], axis=2), axis=2)
-    found: np.ndarray = np.take_along_axis(blocks, picks, axis=2).reshape(len(rows), -1)
-    return found
+    return np.take_along_axis(blocks, extreme_places(blocks), axis=2).reshape(len(rows), -1)
 
 
 def _thinned_time(time: np.ndarray, kept: int) -> np.ndarray:

@@ -28,6 +28,7 @@ from channelfit.problem.plausibility import protocol_cautions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.errors import Caution, InputError, each_once
 from channelfit.results.identity import identity, sha256_of
+from channelfit.results.report.trace_view import extreme_places
 from channelfit.scoring.machine.threads import single_threaded_blas, usable_cores
 from channelfit.scoring.scorer import ChannelScorer, make_scorer
 from channelfit.search.fit_file import Load
@@ -413,12 +414,8 @@ def _thinned(values: np.ndarray) -> np.ndarray:
     # stretches differ by a sample at most: a shorter one has its last sample twice
     length = int(np.diff(edges).max())
     parts = values[np.minimum(edges[:-1, None] + np.arange(length), edges[1:, None] - 1)]
-    known = np.isfinite(parts)
-    low = np.where(known, parts, np.inf).argmin(axis=1)
-    high = np.where(known, parts, -np.inf).argmax(axis=1)
-    places = np.sort(np.stack([low, high], axis=1), axis=1)
-    found = np.take_along_axis(parts, places, axis=1)
-    found[~known.any(axis=1)] = np.nan
+    found = np.take_along_axis(parts, extreme_places(parts), axis=1)
+    found[~np.isfinite(parts).any(axis=1)] = np.nan
     return found.ravel()
 
 

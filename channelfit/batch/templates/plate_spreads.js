@@ -98,6 +98,7 @@ function drawSpread(name, at, groups) {
 }
 
 // Up to so many ticks at 1, 2 and 5 times powers of ten, on a linear or a logarithmic axis.
+// Bokeh's own are fewer on an axis of one or two decades, and their labels longer: 5.000e−5.
 function niceTicks(low, high, log, most) {
   if (log && high / low > 8) {
     const steps = high / low > 10 ** most ? [1] : high / low > 10 ** (most / 2) ? [1, 3] : [1, 2, 5];

@@ -67,6 +67,17 @@ def largest(values: np.ndarray) -> float:
     return float(np.abs(finite).max()) if finite.size else 0.0
 
 
+def extreme_places(blocks: np.ndarray) -> np.ndarray:
+    """Return where the least and the largest finite values of blocks (..., size) are.
+
+    Returns: (..., 2) places within the blocks, in increasing order; 0 where no value is finite.
+    """
+    finite = np.isfinite(blocks)
+    low = np.where(finite, blocks, np.inf).argmin(axis=-1)
+    high = np.where(finite, blocks, -np.inf).argmax(axis=-1)
+    return np.sort(np.stack([low, high], axis=-1), axis=-1)
+
+
 def extreme_samples(rows: Sequence[np.ndarray], size: int) -> np.ndarray:
     """Find the samples at which one of several rows is least or largest in a stretch of `size`.
 
@@ -80,9 +91,7 @@ def extreme_samples(rows: Sequence[np.ndarray], size: int) -> np.ndarray:
     picks = [np.array([0, n - 1])]
     for row in rows:
         block = np.pad(row, (0, len(starts) * size - n), constant_values=np.nan).reshape(-1, size)
-        finite = np.isfinite(block)
-        picks.append(starts + np.where(finite, block, np.inf).argmin(axis=1))
-        picks.append(starts + np.where(finite, block, -np.inf).argmax(axis=1))
+        picks.append((starts[:, None] + extreme_places(block)).ravel())
     return np.unique(np.concatenate(picks))
 
 
