@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.curves.lanes import LANES, judge, load
-from channelfit.scoring.machine.kernel_math import inline, lower_product, upper_product
+from channelfit.scoring.machine.kernel_math import inline, philox
 from channelfit.scoring.machine.machine_code import kernel
 
 Array = np.ndarray
@@ -26,17 +26,6 @@ FASTEST = 0.05
 LAST = 10
 _WORD = 4294967295
 _INFINITE = float("inf")
-
-
-@inline
-def philox(x0: int, x1: int, x2: int, x3: int, k0: int, k1: int) -> tuple[int, int, int, int]:
-    """Return four random words of 32 bits; see `search.philox`."""
-    for _ in range(10):
-        high0, low0 = upper_product(3528531795, x0), lower_product(3528531795, x0)
-        high2, low2 = upper_product(3449720151, x2), lower_product(3449720151, x2)
-        x0, x1, x2, x3 = high2 ^ x1 ^ k0, low2, high0 ^ x3 ^ k1, low0
-        k0, k1 = (k0 + 2654435769) & _WORD, (k1 + 3144134277) & _WORD
-    return x0, x1, x2, x3
 
 
 @inline

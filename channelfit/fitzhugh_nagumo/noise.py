@@ -19,12 +19,12 @@ from __future__ import annotations
 from math import cos, log, pi, sin, sqrt
 
 from channelfit.fitzhugh_nagumo.equation import Array
-from channelfit.scoring.machine.kernel_math import lower_product, upper_product
+from channelfit.scoring.machine.kernel_math import philox
 from channelfit.scoring.machine.machine_code import kernel
 
-_LOW = 0xFFFFFFFF
-_EVEN, _ODD = 0xD2511F53, 0xCD9E8D57
-_KEY_EVEN, _KEY_ODD = 0x9E3779B9, 0xBB67AE85
+_WORD = 0xFFFFFFFF
+#: The second word of the key; the first is the seed.
+_KEY = 0x46484E
 
 
 @kernel
@@ -52,18 +52,9 @@ def add_noise(
         node = (first + i) % n_nodes
         if node // 2 != known:
             known = node // 2
-            x0, x1, x2, x3 = known, cable, step & _LOW, step >> 32
-            k0, k1 = seed, 0x46484E
-            for _ in range(10):
-                x0, x1, x2, x3 = (
-                    upper_product(x2, _ODD) ^ x1 ^ k0,
-                    lower_product(x2, _ODD),
-                    upper_product(x0, _EVEN) ^ x3 ^ k1,
-                    lower_product(x0, _EVEN),
-                )
-                k0, k1 = (k0 + _KEY_EVEN) & _LOW, (k1 + _KEY_ODD) & _LOW
-            radius = sqrt(-2 * log((x0 + 0.5) / 4294967296.0))
-            angle = 2 * pi * (x1 + 0.5) / 4294967296.0
+            a, b, _, _ = philox(known, cable, step & _WORD, step >> 32, seed, _KEY)
+            radius = sqrt(-2 * log((a + 0.5) / 4294967296.0))
+            angle = 2 * pi * (b + 0.5) / 4294967296.0
             one, other = radius * cos(angle), radius * sin(angle)
         half = (node == 0 and kinds[0] == 0) or (node == n_nodes - 1 and kinds[1] == 0)
         here = amplitude * sqrt(2.0) if half else amplitude

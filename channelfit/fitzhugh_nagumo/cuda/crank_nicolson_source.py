@@ -66,11 +66,6 @@ __device__ __forceinline__ Scaled scaled(const Coefficients& k) {
     return s;
 }
 
-__device__ __forceinline__ void weights(int type, REAL& lower, REAL& upper) {
-    lower = type == 0 ? (REAL)1 : type == 2 ? (REAL)2 : (REAL)0;
-    upper = type == 0 ? (REAL)1 : type == 1 ? (REAL)2 : (REAL)0;
-}
-
 // All steps of a tile; ENDS: whether ends of the cable may lie inside it.
 template <bool ENDS> __device__ __forceinline__ bool solve(
     REAL* sv, REAL* sw, REAL* system, const REAL* __restrict__ drive, const Scaled& k,
@@ -87,7 +82,7 @@ template <bool ENDS> __device__ __forceinline__ bool solve(
         for (int j = 0; j < NODES; j++) {
             int type = ENDS || j == 0 || j == NODES - 1 ? types >> (2 * j) & 3 : 0;
             REAL lower, upper, right = 0;
-            weights(type, lower, upper);
+            neighbors(type, (REAL)1, lower, upper);
             if (j < NODES - 1) right = sv[t * PITCH + (j < NODES - 1 ? j + 1 : 0)];
             else if (t + 1 < THREADS) right = sv[AT(l0 + NODES)];
             REAL beside = lower * left + upper * right;
@@ -108,7 +103,7 @@ template <bool ENDS> __device__ __forceinline__ bool solve(
             for (int j = 0; j < NODES; j++) {
                 int type = ENDS || j == 0 || j == NODES - 1 ? types >> (2 * j) & 3 : 0;
                 REAL lower, upper, hu = k.h * u[j];
-                weights(type, lower, upper);
+                neighbors(type, (REAL)1, lower, upper);
                 REAL diagonal = hu * (3 * u[j] - 2 * k.one_a) + k.diagonal;
                 REAL right = hu * u[j] * (2 * u[j] - k.one_a) + known[j];
                 if (type == 3) { diagonal = 1; right = known[j]; }

@@ -23,6 +23,7 @@ _MOST = 709.782712893384  # log of the largest number
 _ROUNDED = 1.5 * 2.0**52
 _POSITIVE = 2**63 - 1
 _ALL_BITS = 2**64 - 1
+_WORD = 2**32 - 1
 #: Cells to a doubling of y, of which `cell` finds the one of a number: 2**CELL_BITS.
 CELL_BITS = 4
 _CELL_SHIFT = 52 - CELL_BITS  # bits of a double behind those that name its cell
@@ -162,3 +163,14 @@ def cellOf(y: float, last: int) -> int:
 def offsetInCell(y: float) -> float:
     """Return how far y lies from the middle of its cell."""
     return y - from_bits((bits_of(y) & _CELL_BITS_OF_Y) | _HALF_A_CELL)
+
+
+@inline
+def philox(x0: int, x1: int, x2: int, x3: int, k0: int, k1: int) -> tuple[int, int, int, int]:
+    """Return four random words of 32 bits for a counter x and a key k; see `search.philox`."""
+    for _ in range(10):
+        high0, low0 = upper_product(3528531795, x0), lower_product(3528531795, x0)
+        high2, low2 = upper_product(3449720151, x2), lower_product(3449720151, x2)
+        x0, x1, x2, x3 = high2 ^ x1 ^ k0, low2, high0 ^ x3 ^ k1, low0
+        k0, k1 = (k0 + 2654435769) & _WORD, (k1 + 3144134277) & _WORD
+    return x0, x1, x2, x3
