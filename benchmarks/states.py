@@ -1,6 +1,6 @@
-"""Measures every way to a score on one GPU for two to nine states, beside the 2012 design.
+"""Measures every way to a score for two states or more; on a GPU, beside the 2012 design.
 
-    python benchmarks/states.py [--states 2 3 4] [--samples 500] [--backend cpu --quick]
+    python benchmarks/states.py [--states 2 3 4] [--samples 500] [--backend cpu] [--quick]
 
 The models are linear chains (chains.py) under the paper's 25 sweeps of 50 ms, with 500 and with
 5,000 samples a sweep. The 2012 design runs with the block size that is fastest here. Its text with
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from rich.table import Table
 from ways import (
     DESIGN_2012,
     IN_REGISTERS,
+    ON_CPU,
     OURS,
     UNROLLED,
     Way,
@@ -34,7 +36,6 @@ from ways import (
     device_arrays,
     device_name,
     fastest_2012,
-    for_backend,
     host,
     placed,
     rate,
@@ -47,7 +48,7 @@ from channelfit.problem.statuses import OK
 from channelfit.scoring.scorer import Score, make_scorer
 from scoring import candidates, problem
 
-POPULATION = 1 << 18
+POPULATION, ON_CORES = 1 << 18, 1 << 12
 CHECKED = 64
 UNIT = "candidates/s"
 
@@ -77,7 +78,7 @@ def one_case(
     title: str,
     p: Problem,
     truth: Score,
-    ways: list[Way],
+    ways: Sequence[Way],
     population: int,
     tuned: list[Baseline2012],
 ) -> list[Row]:
@@ -156,9 +157,9 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="*", default=[500, 5000])
     options = parser.parse_args()
     folder, cuda = results_folder(options), options.backend == "cuda"
-    population = 1 << 10 if options.quick else POPULATION
-    ways = for_backend(options.backend, OURS)
-    title = f"Two to nine states, 25 sweeps, population {population:,}"
+    population = 1 << 10 if options.quick else POPULATION if cuda else ON_CORES
+    ways = OURS if cuda else ON_CPU
+    title = f"Schemes by states, 25 sweeps, population {population:,}"
     start = time.perf_counter()
     cases = [(n, samples, options.backend) for n in options.states for samples in options.samples]
     context = multiprocessing.get_context("spawn")
@@ -178,7 +179,14 @@ def main() -> None:
             rows += case
             for row in case:
                 print(f"{row.name}: {_cell(row)} M/s; {row.note}", flush=True)
-        finish("states", title, rows, device_name() if cuda else "", folder, shown=False)
+        finish(
+            "states" if cuda else "states_cpu",
+            title,
+            rows,
+            device_name() if cuda else "",
+            folder,
+            shown=False,
+        )
         print(f"after {n} states: {time.perf_counter() - start:.0f} s", flush=True)
     Console(width=150).print(table(rows))
 

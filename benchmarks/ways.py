@@ -10,6 +10,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,11 @@ CLOSED_FORM = Way("closed form, float64", _cuda("float64", "closed-form"))
 AUTO = Way("cuda, float64", _cuda("float64", "auto"))  # what a user gets
 CPU_32 = Way("cpu, float32", lambda problem: make_scorer(problem, "cpu", "float32"), False)
 CPU_64 = Way("cpu, float64", lambda problem: make_scorer(problem, "cpu"), False)
+#: Every path on the CPU, in float64.
+ON_CPU = tuple(
+    Way(f"cpu, {path}", partial(make_scorer, backend="cpu", path=path), False)
+    for path in ("stepping", "closed-form", "moments", "auto")
+)
 
 OURS = (STEPPING_32, STEPPING_64, MODAL, CLOSED_FORM)
 

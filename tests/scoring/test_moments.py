@@ -201,3 +201,11 @@ def test_gates_and_moving_voltages_say_why():
     moving = Problem(SCHEMES["6 states"], (Experiment(ramp, recording_of(ramp, 0)),))
     with pytest.raises(InputError, match="--path moments: the command voltage varies"):
         make_scorer(moving, "cpu", path="moments")
+
+
+def test_the_cpu_chooses_moments_where_most_candidates_are_slow_enough():
+    experiments = held("model_a").experiments
+    assert make_scorer(Problem(chain(9), experiments), "cpu").path == "moments"
+    assert make_scorer(Problem(chain(9, 0.1, 1e9), experiments), "cpu").path == "stepping"
+    assert make_scorer(Problem(chain(20), experiments), "cpu").path == "stepping"
+    assert make_scorer(Problem(chain(6), experiments), "cpu").path == "closed-form"
