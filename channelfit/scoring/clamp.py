@@ -15,15 +15,20 @@ from channelfit.problem.run_tree import by_sweep
 from channelfit.problem.statuses import NOT_FINITE, OK, OUT_OF_CLAMP
 from channelfit.scoring.cpu import shared_kernel
 from channelfit.scoring.kernels.clamp_cpu import UNLOADED, ClampCpuSource
-from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, LEVELS, RISE, ClampGrid, grid
+from channelfit.scoring.layout.clamp_grid import (
+    COMMAND,
+    LENGTH,
+    LEVELS,
+    RISE,
+    WIDTH,
+    ClampGrid,
+    grid,
+)
 from channelfit.scoring.layout.low_pass import PER_MODE, modes, step_tables
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 
-#: The largest error of an occupancy in one step (of 100 mV, of the membrane potential) with which
-#: a candidate is not taken again on a finer mesh; currents are then right to 1e-4 of their peak.
-TOLERANCE = 2e-4
 #: The error on the finest mesh beyond which a candidate fails: nothing holds its membrane.
 _HOPELESS = 5e-3
 #: ms: steps of a rest. The first are with no current through the series resistance.
@@ -63,7 +68,7 @@ def laid(experiments: list[Experiment], clamp: Clamp, level: int, scored: bool) 
         [e.protocol for e in experiments], [p[0] for p in pairs], [p[1] for p in pairs], level
     )
     constants, tables = np.zeros(1), np.empty((len(made.steps), 0))
-    width = RISE + 1
+    width = WIDTH
     if clamp.low_pass is not None:
         poles, residues = modes(clamp.low_pass)
         constants = np.concatenate([poles, residues]).view(float)
@@ -152,7 +157,7 @@ class ClampScorer(ChannelScorer):
             if last:
                 lost = (part.status == OK) & ~(error < _HOPELESS)
                 part.status[lost] = np.where(np.isfinite(error[lost]), OUT_OF_CLAMP, NOT_FINITE)
-            done = np.full(len(left), True) if last else error < TOLERANCE
+            done = np.full(len(left), True) if last else error < LEVELS[level].tolerance
             self._keep(out, left[done], part, done)
             if trace is not None:
                 trace[:, left[done]] = predicted[:, done]
@@ -178,7 +183,9 @@ class ClampScorer(ChannelScorer):
         raw = self._launched(derived, parameters, level, tracing)
         total = 1.0 if tracing else self.grid(level, True).grid.weight.sum()
         cost, status = raw.cost / total, raw.status
-        status[(status == OK) & ~np.isfinite(cost) & (raw.error < TOLERANCE)] = NOT_FINITE
+        status[(status == OK) & ~np.isfinite(cost) & (raw.error < LEVELS[level].tolerance)] = (
+            NOT_FINITE
+        )
         if not derived:
             empty = np.empty((0, 0))
             return Linearization(cost, status, empty, empty), raw.error, raw.trace

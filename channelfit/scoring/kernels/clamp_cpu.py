@@ -22,6 +22,7 @@ from channelfit.scoring.layout.clamp_grid import (
     N_STEPS,
     REST,
 )
+from channelfit.scoring.layout.low_pass import N_POLY
 
 LANES = 16
 #: ms by which a sample may lie behind the end of a step and still be read in it.
@@ -129,13 +130,13 @@ class ClampCpuSource:
             "def readSamples(a, d, begin, h, end, stop, times, data, weight, at, cost, trace,"
             " tracing, slope, gradient, hessian):"
         )
-        w('    """Reads the samples up to a time off the cubic of a step."""')
+        w('    """Reads the samples up to a time off the polynomial of a step."""')
         with w, w.block(f"for l in range({LANES}):"):
             w("i = at[l]", f"late = {delay}")
-            w(*(f"c{row} = {step.a('poly', row)}" for row in range(4)))
+            w(*(f"c{row} = {step.a('poly', row)}" for row in range(N_POLY)))
             with w.block(f"while i < stop and times[i] - late <= end + {AT_ONCE!r}:"):
                 w("x = (times[i] - late - begin)/h", "x = min(max(x, 0.0), 1.0)")
-                w("value = c0 + x*(c1 + x*(c2 + x*c3))")
+                w(f"value = {step.polynomial_at('x', 'c{}'.format)}")
                 with w.block("if tracing:"):
                     w(f"trace[i*{LANES} + l] = value")
                 with w.block("else:"):
@@ -148,16 +149,14 @@ class ClampCpuSource:
     def _derivatives(self, n: int) -> None:
         w, dots = self.w, self._dots
         first = self.step.dots.first
-        w("moving = -(c1 + x*(2.0*c2 + 3.0*x*c3))/h if (x > 0.0 and x < 1.0) else 0.0")
+        slope = self.step.slope_at("x", "c{}".format)
+        w(f"moving = -({slope})/h if (x > 0.0 and x < 1.0) else 0.0")
 
         def at(block: str, row: int) -> str:
             return f"d[p*{dots} + {(first[block] + row) * LANES} + l]"
 
         with w.block(f"for p in range({n}):"):
-            polynomial = [at("poly", row) for row in range(4)]
-            text = (
-                f"{polynomial[0]} + x*({polynomial[1]} + x*({polynomial[2]} + x*{polynomial[3]}))"
-            )
+            text = self.step.polynomial_at("x", lambda row: at("poly", row))
             w(f"by = {text} + moving*{at('c', 12)}")
             w(f"slope[p*{LANES} + l] = by", f"gradient[p*{LANES} + l] += weight[i]*r*by")
         with w.block(f"for p in range({n}):"):
@@ -280,7 +279,7 @@ class ClampCpuSource:
                 w("takeLeap(a, d, s, m)", "continue")
             self._call(("takeStep", ""), ("measure", ""))
             with w.block(f"if jumped[n] == {BEHIND}:"):
-                self._call(("polynomialFlat", "polynomialsFlat"))
+                self._call(("polynomialBehind", "polynomialsBehind"))
             with w.block("else:"):
                 self._call(("polynomial", "polynomials"))
             if self.step.n_modes:

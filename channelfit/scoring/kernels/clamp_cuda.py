@@ -111,14 +111,17 @@ class ClampCudaSource:
             "kept": self.kept,
             "poly": step.rows.first["poly"],
             "poly_by": step.dots.first["poly"],
+            "value": step.polynomial_at("x", "poly[{}]".format),
+            "slope": step.slope_at("x", "poly[{}]".format),
+            "value_by": step.polynomial_at("x", "change[{}]".format),
             "late": step.a("c", "delay"),
             "late_by": late,
             "step": calls(*step.calls()),
             "leap": calls(*LEAP_CALLS),
             "settle": calls(("settle", "settleBy"), indent=8),
             "hold": calls(("hold", "holdBy"), indent=12),
-            "flat": calls(("polynomialFlat", "polynomialsFlat"), indent=16),
-            "cubic": calls(("polynomial", "polynomials"), indent=16),
+            "behind": calls(("polynomialBehind", "polynomialsBehind"), indent=16),
+            "smooth": calls(("polynomial", "polynomials"), indent=16),
             "filter": calls(("lowPass", "lowPasses"), indent=12) if n_modes else "",
             "start": start,
             "v": v,
@@ -159,7 +162,7 @@ struct Sums {
     double cost, slope[%(n1)d], gradient[%(n1)d], hessian[%(n1)d*%(n1)d];
 };
 
-// Reads the samples up to a time off the cubic of a step.
+// Reads the samples up to a time off the polynomial of a step.
 __device__ void readSamples(const double *a, const double *d, const double begin, const double h,
                             const double end, long long &i, const long long stop,
                             const double *times, const double *data, const double *weight,
@@ -170,17 +173,17 @@ __device__ void readSamples(const double *a, const double *d, const double begin
         double x = (times[i] - late - begin)/h;
         x = x > 0.0 ? x : 0.0;
         x = x < 1.0 ? x : 1.0;
-        const double value = poly[0] + x*(poly[1] + x*(poly[2] + x*poly[3]));
+        const double value = %(value)s;
         if (trace) {
             trace[i*n + c] = value;
         } else {
             const double r = value - data[i];
             sums.cost += weight[i]*r*r;
             const double moving =
-                x > 0.0 && x < 1.0 ? -(poly[1] + x*(2.0*poly[2] + 3.0*x*poly[3]))/h : 0.0;
+                x > 0.0 && x < 1.0 ? -(%(slope)s)/h : 0.0;
             for (int p = 0; p < %(n)d; ++p) {
-                const double *by = d + p*%(dots)d, *cubic = by + %(poly_by)d;
-                sums.slope[p] = cubic[0] + x*(cubic[1] + x*(cubic[2] + x*cubic[3]))
+                const double *by = d + p*%(dots)d, *change = by + %(poly_by)d;
+                sums.slope[p] = %(value_by)s
                                 + moving*by[%(late_by)d];
                 sums.gradient[p] += weight[i]*r*sums.slope[p];
                 for (int q = 0; q <= p; ++q)
@@ -265,9 +268,9 @@ extern "C" __global__ void %(name)s(
             takeStep(a, d, s, m);
             measure(a, d, s, m);
             if (jumped[place] == %(BEHIND)d) {
-                %(flat)s
+                %(behind)s
             } else {
-                %(cubic)s
+                %(smooth)s
             }
             %(filter)s
             readSamples(a, d, begin, h, begin + h, i, stop, times, data, weight, sums, trace, n, c);

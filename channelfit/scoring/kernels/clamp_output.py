@@ -1,4 +1,4 @@
-"""The output of the amplifier in a step of a clamped channel: a cubic, filtered by its filter."""
+"""The output of the amplifier in a step of a clamped channel: a polynomial of time, filtered."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from channelfit.scoring.kernels.clamp_rows import OBSERVED
 from channelfit.scoring.kernels.clamp_stages import ClampStages
-from channelfit.scoring.layout.clamp_grid import LENGTH, RISE
-from channelfit.scoring.layout.low_pass import PER_MODE
+from channelfit.scoring.layout.clamp_grid import LENGTH, PAST, PER_PAST, WIDTH
+from channelfit.scoring.layout.low_pass import N_POLY, PER_MODE
 
 
 class ClampOutput(ClampStages):
@@ -25,8 +25,7 @@ class ClampOutput(ClampStages):
         """Write observe: the current and the charge at the end of a step, and their slopes."""
         t, c = self.t, self._c
         with t.function("observe", "Current and charge at the end of a step."):
-            for row in range(len(OBSERVED)):
-                t.put(self.a("before", row), self.a("observed", row))
+            self._remember(self.a)
             current = self._current(lambda n: self.a("y", n))
             leak = f"{c('leak')}*{self.a('y', self.at_v)} - {c('leak_current')}"
             t.put(self.a("observed", "current"), f"{current.text()} + {leak}")
@@ -39,33 +38,63 @@ class ClampOutput(ClampStages):
             t.put(self.a("observed", "charge"), self._charge(self.a, "y"))
             t.put(self.a("observed", "charge_rate"), self._charge(self.a, "rate"))
 
-    def _polynomial(self, array: str) -> None:
-        """Write the current in the step as a cubic of the part of it that has passed.
+    def _remember(self, at: Callable[[str, int], str]) -> None:
+        """Store the observed values before those of this step are."""
+        for later, block in (("before", "earlier"), ("observed", "before")):
+            for row in range(len(OBSERVED)):
+                self.t.put(at(block, row), at(later, row))
 
-        Where the command has just jumped, and the current may have, it is a constant that carries
-        the charge.
+    def _polynomial(self, array: str) -> None:
+        """Write the current in a step as a polynomial of the part of it that has passed.
+
+        It is that of degree five through values and slopes at both ends and at the beginning of the
+        step before; the charging current is the derivative of such a polynomial of the charge.
+        Where the command has just jumped, and the current may have, it is a straight line that ends
+        in value and carries the charge.
         """
         t, at = self.t, self.a if array == "a" else self.d
         name, h = ("polynomial", "polynomials")[array == "d"], self.s(LENGTH)
-        i0, j0, q0, w0 = (at("before", row) for row in range(4))
-        i1, j1, q1, w1 = (at("observed", row) for row in range(4))
-        with t.function(name, "The current in a step, a cubic."):
+        with t.function(name, "The current in a step, a polynomial of degree five."):
             t.let("h", h)
-            t.let("grown", f"{i1} - {i0}")
-            t.let("charged", f"({q1} - {q0})/h")
-            t.put(at("poly", 0), f"{i0} + {w0}")
-            t.put(at("poly", 1), f"h*{j0} + 2.0*(3.0*charged - 2.0*{w0} - {w1})")
-            t.put(
-                at("poly", 2),
-                f"3.0*grown - h*(2.0*{j0} + {j1}) + 3.0*({w0} + {w1} - 2.0*charged)",
-            )
-            t.put(at("poly", 3), f"h*({j0} + {j1}) - 2.0*grown")
-        with t.function(f"{name}Flat", "The current in the step after a jump, a constant."):
-            self._constant(at, f"{i1} + ({q1} - {q0})/{h}")
+            t.let("r", self.s(PAST))
+            t.let("steep", f"2.0*r*(1.0 + r)*(1.0 + 2.0*r)*{self.s(PER_PAST)}")
+            i, q = (self._through(n, row, at) for n, row in (("i", 0), ("q", 2)))
+            t.put(at("poly", 0), f"{i[0]} + {q[1]}/h")
+            for k in range(1, N_POLY):
+                charging = f" + {k + 1}.0*{q[k + 1]}/h" if k + 1 < N_POLY else ""
+                t.put(at("poly", k), f"{i[k]}{charging}")
+        i1, j1, q1, w1 = (at("observed", row) for row in range(4))
+        with t.function(f"{name}Behind", "The current in the step after a jump, a straight line."):
+            t.let("rise", f"{h}*{j1}")
+            t.let("more", f"2.0*(({q1} - {at('before', 2)})/{h} - {w1})")
+            self._line(at, f"{i1} + {w1} - rise + more", "rise - more")
 
-    def _constant(self, at: Callable[[str, int], str], value: str) -> None:
-        """Store a constant in place of the cubic."""
-        for row, text in enumerate((value, "0.0", "0.0", "0.0")):
+    def _through(self, name: str, row: int, at: Callable[[str, int], str]) -> list[str]:
+        """Name the coefficients of the polynomial through an observed value and its slope."""
+        t = self.t
+        (x0, y0), (x1, y1), (x2, y2) = (
+            (at(block, row), at(block, row + 1)) for block in ("before", "observed", "earlier")
+        )
+        c = [f"{name}{k}" for k in range(N_POLY)]
+        t.let(f"{name}grown", f"{x1} - {x0}")
+        t.let(f"{name}cubic", f"h*({y0} + {y1}) - 2.0*{name}grown")
+        t.let(f"{name}square", f"3.0*{name}grown - h*(2.0*{y0} + {y1})")
+        t.let(c[0], x0)
+        t.let(c[1], f"h*{y0}")
+        square, cubic = f"{name}square", f"{name}cubic"
+        off = f"{x2} - {c[0]} + r*({c[1]} - r*({square} - r*{cubic}))"
+        t.let(f"{name}off", f"({off})*{self.s(PER_PAST)}")
+        slope = f"h*{y2} - {c[1]} + r*(2.0*{square} - 3.0*r*{cubic})"
+        t.let(c[5], f"({slope})*{self.s(PER_PAST)} + steep*{name}off")
+        t.let(f"{name}bend", f"{name}off + r*{c[5]}")
+        t.let(c[4], f"{name}bend - 2.0*{c[5]}")
+        t.let(c[3], f"{cubic} + {c[5]} - 2.0*{name}bend")
+        t.let(c[2], f"{square} + {name}bend")
+        return c
+
+    def _line(self, at: Callable[[str, int], str], value: str, slope: str = "0.0") -> None:
+        """Store a straight line, or a constant, in place of the polynomial."""
+        for row, text in enumerate((value, slope, *["0.0"] * (N_POLY - 2))):
             self.t.put(at("poly", row), text)
 
     def _hold(self) -> None:
@@ -73,7 +102,8 @@ class ClampOutput(ClampStages):
         kinds = (("hold", self.a), ("holdBy", self.d))
         for name, at in kinds if self.free else kinds[:1]:
             with self.t.function(name, "The last current, as a constant."):
-                self._constant(at, " + ".join(at("poly", row) for row in range(4)))
+                value = " + ".join(at("poly", row) for row in range(N_POLY))
+                self._line(at, value)
 
     def _at_rest(self) -> None:
         """Write settle: the recorded values where nothing moves, with their derivatives."""
@@ -84,7 +114,7 @@ class ClampOutput(ClampStages):
                     self.t.put(at("rate", n), "0.0")
                 self.t.put(at("observed", 1), "0.0")
                 self.t.put(at("observed", 3), "0.0")
-                self._constant(at, at("observed", 0))
+                self._line(at, at("observed", 0))
                 for m in range(self.n_modes):
                     real, imaginary = (f"m[{2 * m}]", f"m[{2 * m + 1}]")
                     size = f"({real}*{real} + {imaginary}*{imaginary})"
@@ -112,26 +142,25 @@ class ClampOutput(ClampStages):
 
         with t.function(name, "The filtered current in a step, a cubic."):
             t.let("h", self.s(LENGTH))
-            for row in range(4):
+            for row in range(N_POLY):
                 t.let(f"u{row}", at("poly", row))
             value, rate = output("u0", lambda n: at("z", n))
             t.let("o0", value)
             t.let("r0", f"h*({rate})")
             for k in range(self.n_modes):
-                w = [self.s(RISE + 1 + k * PER_MODE + j) for j in range(PER_MODE)]
+                w = [self.s(WIDTH + k * PER_MODE + j) for j in range(PER_MODE)]
                 x, y = at("z", 2 * k), at("z", 2 * k + 1)
-                real = " + ".join(f"u{j}*{w[2 + 2 * j]}" for j in range(4))
-                imaginary = " + ".join(f"u{j}*{w[3 + 2 * j]}" for j in range(4))
+                real = " + ".join(f"u{j}*{w[2 + 2 * j]}" for j in range(N_POLY))
+                imaginary = " + ".join(f"u{j}*{w[3 + 2 * j]}" for j in range(N_POLY))
                 t.let(f"x{k}", f"{w[0]}*{x} - {w[1]}*{y} + {real}")
                 t.let(f"y{k}", f"{w[0]}*{y} + {w[1]}*{x} + {imaginary}")
-            t.let("u", "u0 + u1 + u2 + u3")
+            t.let("u", " + ".join(f"u{row}" for row in range(N_POLY)))
             value, rate = output("u", lambda n: f"{'xy'[n % 2]}{n // 2}")
             t.let("o1", value)
             t.let("r1", f"h*({rate})")
             for k in range(self.n_modes):
                 t.put(at("z", 2 * k), f"x{k}")
                 t.put(at("z", 2 * k + 1), f"y{k}")
-            t.put(at("poly", 0), "o0")
-            t.put(at("poly", 1), "r0")
-            t.put(at("poly", 2), "3.0*(o1 - o0) - 2.0*r0 - r1")
-            t.put(at("poly", 3), "r0 + r1 - 2.0*(o1 - o0)")
+            cubic = ("o0", "r0", "3.0*(o1 - o0) - 2.0*r0 - r1", "r0 + r1 - 2.0*(o1 - o0)")
+            for row, text in enumerate((*cubic, *["0.0"] * (N_POLY - 4))):
+                t.put(at("poly", row), text)

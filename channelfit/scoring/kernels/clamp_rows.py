@@ -21,6 +21,7 @@ from channelfit.scoring.kernels.channel_rows import ChannelRows
 from channelfit.scoring.kernels.derivatives import Definitions
 from channelfit.scoring.kernels.printer import ScalarPrinter
 from channelfit.scoring.kernels.scalars import Assignments
+from channelfit.scoring.layout.low_pass import N_POLY
 
 #: GOhm in a MOhm: mV/pA.
 _MOHM = 1e-3
@@ -133,7 +134,7 @@ class ClampRows(ChannelRows):
             ("rate", self.n_y),
             ("observed", len(OBSERVED)),
             ("z", 2 * self.n_modes),
-            ("poly", 4),
+            ("poly", N_POLY),
             ("u", self.n_u),
             ("slope", self.n_u),
             ("bend", self.n_u),
@@ -153,6 +154,7 @@ class ClampRows(ChannelRows):
             ("k", 6 * self.n_y),
             ("ys", self.n_y),
             ("before", len(OBSERVED)),
+            ("earlier", len(OBSERVED)),
         ):
             self.rows.add(name, size)
             self.dots.add(name, size)
@@ -189,7 +191,7 @@ class ClampRows(ChannelRows):
     @staticmethod
     def _number(block: str, row: int | str) -> int:
         names = {"c": CIRCUIT, "stage": STAGE, "factors": FACTORS, "observed": OBSERVED}
-        names["before"] = OBSERVED
+        names["before"] = names["earlier"] = OBSERVED
         return row if isinstance(row, int) else names[block].index(row)
 
     @staticmethod
@@ -212,6 +214,22 @@ class ClampRows(ChannelRows):
 
     def _absolute(self) -> str:
         return self.t.dialect.functions["Abs"] + "("
+
+    @staticmethod
+    def polynomial_at(x: str, of: Callable[[int], str]) -> str:
+        """Return the value at x of a polynomial, from the constant up."""
+        text = of(N_POLY - 1)
+        for k in range(N_POLY - 2, -1, -1):
+            text = f"{of(k)} + {x}*({text})"
+        return text
+
+    @staticmethod
+    def slope_at(x: str, of: Callable[[int], str]) -> str:
+        """Return the derivative by x of a polynomial, from the constant up."""
+        text = f"{N_POLY - 1}.0*{of(N_POLY - 1)}"
+        for k in range(N_POLY - 2, 0, -1):
+            text = f"{k}.0*{of(k)} + {x}*({text})"
+        return text
 
     def _levels(self, k: int) -> list[float]:
         """Return the conductances of the states but the first, relative to that of the first."""

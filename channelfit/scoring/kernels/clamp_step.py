@@ -7,7 +7,6 @@ derivatives of the matrix and of the masses, and solved with the factors of the 
 from __future__ import annotations
 
 from channelfit.scoring.kernels.clamp_output import ClampOutput
-from channelfit.scoring.kernels.clamp_rows import OBSERVED
 from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, RISE
 from channelfit.scoring.layout.clamp_scheme import NODE_OF_STAGE, A, C, D
 
@@ -167,8 +166,7 @@ class ClampStep(ClampOutput):
         with t.function("finishBy", "Derivatives of the state at the end of a step."):
             self._advance(self.d)
         with t.function("observeBy", "Derivatives of current and charge at the end of a step."):
-            for row in range(len(OBSERVED)):
-                t.put(self.d("before", row), self.d("observed", row))
+            self._remember(self.d)
             chains, terms = range(len(self.model.chains)), range(len(self.model.terms))
             v = self.d("y", self.at_v)
             current = self._current(lambda n: self.a("y", n))
@@ -216,8 +214,7 @@ class MembraneStep(ClampStep):
         """Write observe: the membrane's potential at the end of a step, and its slope."""
         t = self.t
         with t.function("observe", "The membrane's potential at the end of a step."):
-            for row in range(len(OBSERVED)):
-                t.put(self.a("before", row), self.a("observed", row))
+            self._remember(self.a)
             t.put(self.a("observed", "current"), self.a("y", self.at_v))
             t.put(self.a("observed", "current_rate"), self.a("rate", self.at_v))
             t.put(self.a("observed", "charge"), "0.0")

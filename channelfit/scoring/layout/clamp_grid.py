@@ -1,18 +1,19 @@
 """The steps in which a clamp is integrated, the same for all candidates.
 
 A jump of the command is first leapt over: potentials that follow it at once, such as that of the
-membrane where there is no resistance, do so before rates are evaluated. From there the steps begin
-at 1 ps, soon are nanoseconds, and grow with the time since the jump, h = t/q. Such a mesh resolves
-a relaxation of any time constant alike, be it the lag of the amplifier, the charging of the
-membrane or the gating of the channel, because where a relaxation of time constant tau happens, near
-t = tau, the steps are tau/q. So the mesh need not know the candidate, and a candidate's score
-cannot depend on which others stand beside it. Kinks of the command restart the mesh as finely as
-their size asks; a moving command bounds the steps besides.
-Steps do not end at samples: these are read off the cubic between the ends of a step.
+membrane where there is no resistance, do so before rates are evaluated. From there the steps grow
+with the time since the jump, h = t/q. Such a mesh resolves a relaxation of any time constant alike,
+be it the lag of the amplifier, the charging of the membrane or the gating of the channel, because
+where a relaxation of time constant tau happens, near t = tau, the steps are tau/q. So the mesh need
+not know the candidate, and a candidate's score cannot depend on which others stand beside it. Kinks
+of the command restart the mesh as finely as their size asks; a moving command bounds the steps
+besides.
+Steps do not end at samples: these are read off a polynomial through the ends of a step.
 
-A mesh cannot foresee a current that escapes from the clamp long after the jump. Every
-candidate therefore carries an estimate of its error, and is taken again on a finer mesh where that
-is too large: `LEVELS` has the q of each.
+A mesh cannot foresee a current that escapes from the clamp long after the jump, and the first of
+`LEVELS` begins at 0.1 us, later than some amplifiers settle. Every candidate therefore carries an
+estimate of its error, and is taken again on the next mesh, from the second on with steps from 1 ps,
+where that is too large.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,21 +29,49 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant, Samples, Segment, Sines
 from channelfit.scoring.layout.clamp_scheme import NODES
 
-#: Steps per time since the jump, coarse to fine.
-LEVELS = (12, 24, 48, 96)
+
+class Level(NamedTuple):
+    """How fine a mesh is.
+
+    Attributes:
+        per_age: steps per time since the jump.
+        first, shortest: ms, the first step after a jump, and that up to which steps grow by
+            _GROWTH times the time since the jump. An event that is faster than the second leaves
+            an error through its effect on occupancies alone, which is smaller the shorter it lasts.
+        tolerance: the largest error of an occupancy in one step (of 100 mV, of the membrane
+            potential) with which a candidate is not taken again on the next mesh.
+    """
+
+    per_age: int
+    first: float
+    shortest: float
+    tolerance: float
+
+    @property
+    def finer(self) -> float:
+        """How many times more steps a moving command needs than on the meshes of few steps."""
+        return max(1.0, self.per_age / _PER_AGE)
+
+
+_PER_AGE, _FIRST_STEP, _SHORTEST, _TOLERANCE = 12, 1e-9, 3e-6, 2e-4
+#: Coarse to fine. The first resolves no more than most amplifiers and channels do, those behind it
+#: any time constant alike; currents within the tolerances are right to 1e-4 of their peak.
+LEVELS = (
+    Level(7, 1e-4, 2e-3, 5e-5),
+    *(Level(_PER_AGE * n, _FIRST_STEP / n, _SHORTEST / n, _TOLERANCE) for n in (1, 2, 4, 8)),
+)
+_GROWTH = 9.0
 #: ms: the length of a leap, in which potentials of shorter time constants follow a jump.
 _AT_ONCE = 1e-10
-#: ms: the first step after a jump, and that up to which steps grow by _GROWTH times the time since
-#: the jump, at the coarsest level. An event that is faster than the second leaves an error through
-#: its effect on occupancies alone, which is smaller the shorter it lasts.
-_FIRST_STEP, _SHORTEST, _GROWTH = 1e-9, 3e-6, 9.0
-#: mV that the command may move in one step, and radians of its fastest sine, at the coarsest level.
+#: mV that the command may move in one step, and radians of its fastest sine, where none is finer.
 _MOST_MV, _MOST_RADIANS = 2.0, 0.25
 #: Steps of the voltage, mV, and of its slope, mV/ms, up to this count as none.
 _NO_JUMP, _NO_KINK = 1e-9, 1e-9
 #: Columns of `ClampGrid.steps`: ms from the start of the sweep, ms, the command at the NODES of the
-#: step, and how far it would rise in the step at the slope of its beginning, mV.
+#: step, how far it would rise in the step at the slope of its beginning, mV, the length of the step
+#: before relative to it, r, and 1/(r (1 + r))^2; both are 0 where the current is not smooth so far.
 BEGIN, LENGTH, COMMAND, RISE = 0, 1, 2, 2 + len(NODES)
+PAST, PER_PAST, WIDTH = RISE + 1, RISE + 2, RISE + 3
 #: Columns of `ClampGrid.sweeps`: its holding voltage, -1 to go on from the sweep before; its first
 #: step and how many; its first sample and how many.
 REST, FIRST_STEP, N_STEPS, FIRST_SAMPLE, N_SAMPLES = range(5)
@@ -56,7 +86,7 @@ class ClampGrid:
     Attributes:
         holding: (n_rests,) mV, the distinct voltages at which sweeps rest.
         sweeps: (n_sweeps, 5) int64, columns REST .. N_SAMPLES.
-        steps: (n_steps, 3 + len(NODES)), columns BEGIN .. RISE.
+        steps: (n_steps, WIDTH), columns BEGIN .. PER_PAST.
         jumped: (n_steps,) int64, LEAP for the step of no length over a jump of the command, BEHIND
             for the one after it, and 0.
         times, data, weight: (n_samples,) ms from the start of the sweep, pA, and weights.
@@ -162,7 +192,7 @@ def grid(
     return ClampGrid(
         np.array(holding),
         np.array(sweeps, np.int64).reshape(-1, 5),
-        np.array(steps).reshape(-1, RISE + 1),
+        np.array(steps).reshape(-1, WIDTH),
         np.array(jumped, np.int64),
         np.ascontiguousarray(table[0]),
         np.ascontiguousarray(table[1]),
@@ -209,40 +239,41 @@ class _Mesh:
 
         The next sweep goes on from here where all of them are taken.
         """
-        per_age = LEVELS[self.level]
-        finer = per_age / LEVELS[0]
+        level = LEVELS[self.level]
         for piece in pieces:
-            t, jump = piece.begin, self._begin(piece)
+            t, jump, lengths = piece.begin, self._begin(piece), [0.0, 0.0]
             while t < piece.end:
                 steepest = max(abs(piece.slope(t)), 1e-300)
                 h = min(
-                    self._due(per_age),  # of the time since the jump
-                    _MOST_MV / finer / steepest,
-                    _MOST_RADIANS / finer / max(piece.fastest, 1e-300),
+                    self._due(level),  # of the time since the jump
+                    _MOST_MV / level.finer / steepest,
+                    _MOST_RADIANS / level.finer / max(piece.fastest, 1e-300),
                 )
                 left = piece.end - t
                 h = left if h > left * (1 - 1e-9) else min(h, 0.5 * left) if h > 0.6 * left else h
                 at = np.minimum(t + h * np.asarray(NODES), piece.end)
-                row = np.array([t, h, *piece.voltage(at), h * piece.slope(t)])
+                past = lengths[1] / h if lengths[0] else 0.0
+                smooth = [past, 1 / (past * (1 + past)) ** 2 if past else 0.0]
+                row = np.array([t, h, *piece.voltage(at), h * piece.slope(t), *smooth])
                 if jump:
                     command = np.repeat(row[COMMAND], len(NODES))
-                    yield np.array([t, _AT_ONCE, *command, 0.0]), LEAP
+                    yield np.array([t, _AT_ONCE, *command, 0.0, 0.0, 0.0]), LEAP
                 yield row, jump
                 t, self.age, jump = (piece.end if h == left else t + h), self.age + h, 0
+                lengths = [lengths[1], h]
             self.voltage = float(piece.voltage(piece.end))
             self.slope = piece.slope(piece.end)
 
-    def _due(self, per_age: int) -> float:
+    def _due(self, level: Level) -> float:
         """Return the step, ms, that the time since the last jump or kink asks for."""
-        growing = max(self.first, _GROWTH * self.age * LEVELS[0] / per_age)
-        return max(min(self.shortest, growing), self.age / per_age)
+        growing = max(self.first, _GROWTH * self.age / level.finer)
+        return max(min(self.shortest, growing), self.age / level.per_age)
 
     def _begin(self, piece: _Piece) -> int:
         """Return BEHIND where the command jumps as a piece begins;
         refine the mesh for a kink, too.
         """
-        per_age = LEVELS[self.level]
-        first, shortest = (h * LEVELS[0] / per_age for h in (_FIRST_STEP, _SHORTEST))
+        per_age, first, shortest, _ = LEVELS[self.level]
         kink = abs(piece.slope(piece.begin) - self.slope)
         if abs(float(piece.voltage(piece.begin)) - self.voltage) > _NO_JUMP:
             self.age, self.first, self.shortest = 0.0, first, shortest

@@ -1,8 +1,8 @@
-"""The low-pass filter of an amplifier as modes that step exactly over a cubic current.
+"""The low-pass filter of an amplifier as modes that step exactly over a polynomial current.
 
 A Bessel filter is a sum of modes z' = p z + u, one for every pole p, and its output is the sum of
-their z times the residues. Over a step in which the current u is a cubic of the time, u0 + u1 x +
-u2 x^2 + u3 x^3 with x from 0 to 1, a mode goes from z to exp(p h) z + sum_k u_k moment_k: tables of
+their z times the residues. Over a step in which the current u is a polynomial of the time, u0 + u1
+x + u2 x^2 + .. with x from 0 to 1, a mode goes from z to exp(p h) z + sum_k u_k moment_k: tables of
 the steps alone, the same for every candidate and, since the filter is linear, for every derivative.
 """
 
@@ -14,8 +14,10 @@ import numpy as np
 
 from channelfit.problem.clamp import LowPass
 
-#: Numbers that a mode has for every step: exp(p h) and four moments, each real and imaginary.
-PER_MODE = 10
+#: Coefficients of the current in a step, a polynomial of degree five.
+N_POLY = 6
+#: Numbers that a mode has for every step: exp(p h) and the moments, each real and imaginary.
+PER_MODE = 2 + 2 * N_POLY
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 #: |p h| beyond which a recursion gives the moments; below it would lose digits.
 _FAST = 12.0
@@ -56,14 +58,14 @@ def step_tables(poles: np.ndarray, steps_ms: np.ndarray) -> np.ndarray:
     """Return (n_steps, n_poles, PER_MODE) float64: each mode's factors for each step."""
     ph = poles[None, :] * steps_ms[:, None]
     decay = np.exp(ph)
-    moments = np.empty((4, *ph.shape), complex)
+    moments = np.empty((N_POLY, *ph.shape), complex)
     x = 0.5 + 0.5 * _NODES
-    for k in range(4):
+    for k in range(N_POLY):
         inner = np.exp(ph[..., None] * (1 - x)) * x**k
         moments[k] = (inner * (0.5 * _WEIGHTS)).sum(axis=-1)
     fast = abs(ph) > _FAST
     before = np.where(fast, (decay - 1) / np.where(fast, ph, 1.0), moments[0])
-    for k in range(4):
+    for k in range(N_POLY):
         if k:
             before = np.where(fast, (k * before - 1) / np.where(fast, ph, 1.0), moments[k])
         moments[k] = before
