@@ -122,7 +122,7 @@ class ClampOutput(ClampStages):
                     self.t.put(at("z", 2 * m + 1), f"{at('observed', 0)}*{imaginary}/{size}")
 
     def _filter(self, array: str) -> None:
-        """Write lowPass: the modes of the filter through a step, and the cubic of its output.
+        """Write lowPass: the modes of the filter through a step, and the polynomial of its output.
 
         `m` has the poles of all modes and then their residues, `s` beyond its columns the tables of
         `low_pass.step_tables`.
@@ -130,23 +130,32 @@ class ClampOutput(ClampStages):
         t, at = self.t, self.a if array == "a" else self.d
         name = ("lowPass", "lowPasses")[array == "d"]
 
-        def output(u: str, now: Callable[[int], str]) -> tuple[str, str]:
-            value, rate = [], []
+        def output(end: int, now: Callable[[int], str]) -> None:
+            """Name the output at an end of the step, and its first two derivatives."""
+            value, rate, bend = [], [], []
             for k in range(self.n_modes):
                 p, r = (f"m[{2 * (k + offset)}]" for offset in (0, self.n_modes))
                 pi, ri = (f"m[{2 * (k + offset) + 1}]" for offset in (0, self.n_modes))
                 x, y = now(2 * k), now(2 * k + 1)
+                a, b = f"a{end}_{k}", f"b{end}_{k}"
+                t.let(a, f"h*({p}*{x} - {pi}*{y} + v{end})")
+                t.let(b, f"h*({p}*{y} + {pi}*{x})")
                 value.append(f"{r}*{x} - {ri}*{y}")
-                rate.append(f"{r}*({p}*{x} - {pi}*{y} + {u}) - {ri}*({p}*{y} + {pi}*{x})")
-            return " + ".join(value), " + ".join(rate)
+                rate.append(f"{r}*{a} - {ri}*{b}")
+                bend.append(f"{r}*({p}*{a} - {pi}*{b} + s{end}) - {ri}*({p}*{b} + {pi}*{a})")
+            t.let(f"o{end}", " + ".join(value))
+            t.let(f"r{end}", " + ".join(rate))
+            t.let(f"c{end}", f"h*({' + '.join(bend)})")
 
-        with t.function(name, "The filtered current in a step, a cubic."):
+        with t.function(name, "The filtered current in a step, a polynomial of degree five."):
             t.let("h", self.s(LENGTH))
             for row in range(N_POLY):
                 t.let(f"u{row}", at("poly", row))
-            value, rate = output("u0", lambda n: at("z", n))
-            t.let("o0", value)
-            t.let("r0", f"h*({rate})")
+            t.let("v0", "u0")
+            t.let("s0", "u1")
+            t.let("v1", " + ".join(f"u{row}" for row in range(N_POLY)))
+            t.let("s1", " + ".join(f"{row}.0*u{row}" for row in range(1, N_POLY)))
+            output(0, lambda n: at("z", n))
             for k in range(self.n_modes):
                 w = [self.s(WIDTH + k * PER_MODE + j) for j in range(PER_MODE)]
                 x, y = at("z", 2 * k), at("z", 2 * k + 1)
@@ -154,13 +163,14 @@ class ClampOutput(ClampStages):
                 imaginary = " + ".join(f"u{j}*{w[3 + 2 * j]}" for j in range(N_POLY))
                 t.let(f"x{k}", f"{w[0]}*{x} - {w[1]}*{y} + {real}")
                 t.let(f"y{k}", f"{w[0]}*{y} + {w[1]}*{x} + {imaginary}")
-            t.let("u", " + ".join(f"u{row}" for row in range(N_POLY)))
-            value, rate = output("u", lambda n: f"{'xy'[n % 2]}{n // 2}")
-            t.let("o1", value)
-            t.let("r1", f"h*({rate})")
+            output(1, lambda n: f"{'xy'[n % 2]}{n // 2}")
             for k in range(self.n_modes):
                 t.put(at("z", 2 * k), f"x{k}")
                 t.put(at("z", 2 * k + 1), f"y{k}")
-            cubic = ("o0", "r0", "3.0*(o1 - o0) - 2.0*r0 - r1", "r0 + r1 - 2.0*(o1 - o0)")
-            for row, text in enumerate((*cubic, *["0.0"] * (N_POLY - 4))):
+            t.let("grown", "o1 - o0 - r0 - 0.5*c0")
+            t.let("turned", "r1 - r0 - c0")
+            t.let("bent", "c1 - c0")
+            whole = ["o0", "r0", "0.5*c0", "10.0*grown - 4.0*turned + 0.5*bent"]
+            whole += ["7.0*turned - 15.0*grown - bent", "6.0*grown - 3.0*turned + 0.5*bent"]
+            for row, text in enumerate(whole):
                 t.put(at("poly", row), text)
