@@ -27,6 +27,8 @@ _LATEST_MS = 1.0
 _SAMPLES = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 20, 25)
 #: The cost with a delay, as a share of that without, below which a caution is due.
 _MARKED = 0.8
+#: An eigenvalue of a Hessian below this share of the largest one is none.
+_FLAT = 1e-12
 #: How long after a jump of the voltage residuals show a delay, ms or samples, and the least share
 #: of the cost that they must have.
 _AFTER_MS, _AFTER, _SHARE = 2.0, 20, 0.1
@@ -144,16 +146,22 @@ class _Trial:
         self.weight = sum(float(one.weight.sum()) for one in samples)
 
     def is_promising(self, unit: np.ndarray, delays: Sequence[float]) -> bool:
-        """Return whether the parabola of the cost falls enough with a delay."""
-        models = self._models(unit, [0.0, *delays])
-        costs = [cost for _, cost in models]
+        """Return whether the parabola of the cost falls enough with a delay.
+
+        Bounds only raise a minimum. So where no minimum without them is low enough beside the cost
+        of this point, none is, and SciPy, which loads slowly, is not needed.
+        """
+        parabolas = self._parabolas(unit, [0.0, *delays])
+        if min(_unbounded(*parabola) for parabola in parabolas[1:]) >= _MARKED * parabolas[0][2]:
+            return False
+        costs = [cost for _, cost in self._models(unit, parabolas)]
         return min(costs[1:]) < _MARKED * costs[0]
 
     def lowest(self, unit: np.ndarray, delays: Sequence[float]) -> tuple[float, float]:
         """Return the lowest cost, pA^2, after some steps from a point, and its delay, ms."""
         best, cost = 0.0, np.inf
         for _ in range(_STEPS):
-            models = self._models(unit, delays)
+            models = self._models(unit, self._parabolas(unit, delays))
             at = int(np.argmin([cost for _, cost in models]))
             best, step = delays[at], models[at][0]
             trials = np.column_stack([unit + f * step for f in (*_FRACTIONS, 0.0)])
@@ -175,8 +183,13 @@ class _Trial:
             total += one.weight @ (currents - one.data[:, None]) ** 2
         return np.where(np.isfinite(total), total / self.weight, np.inf)
 
-    def _models(self, unit: np.ndarray, delays: Sequence[float]) -> list[tuple[np.ndarray, float]]:
-        """Return the step to the minimum of the cost's parabola, and the cost there, by delay."""
+    def _parabolas(
+        self, unit: np.ndarray, delays: Sequence[float]
+    ) -> list[tuple[np.ndarray, np.ndarray, float]]:
+        """Return the Gauss-Newton Hessian and the gradient, both halved, and the cost, by delay.
+
+        All three are times the sum of the weights.
+        """
         n = len(unit)
         difference = np.where(unit > 0.5, -_DIFFERENCE, _DIFFERENCE)
         points = np.column_stack([unit, unit[:, None] + np.diag(difference)])
@@ -192,10 +205,28 @@ class _Trial:
                 hessian += slopes.T @ (one.weight[:, None] * slopes)
                 slope += slopes.T @ (one.weight * apart)
                 cost += float(one.weight @ apart**2)
+            found.append((hessian, slope, cost))
+        return found
+
+    def _models(
+        self, unit: np.ndarray, parabolas: Sequence[tuple[np.ndarray, np.ndarray, float]]
+    ) -> list[tuple[np.ndarray, float]]:
+        """Return the step to the minimum of each parabola, and the cost there."""
+        found = []
+        for hessian, slope, cost in parabolas:
             step = _bounded(hessian, slope, unit)
             predicted = cost + 2 * float(slope @ step) + float(step @ hessian @ step)
             found.append((step, predicted / self.weight))
         return found
+
+
+def _unbounded(hessian: np.ndarray, slope: np.ndarray, cost: float) -> float:
+    """Return the minimum of a parabola anywhere; -inf where it has none that is known."""
+    if not (np.isfinite(hessian).all() and np.isfinite(slope).all() and np.isfinite(cost)):
+        return -np.inf
+    sizes, axes = np.linalg.eigh(hessian)
+    kept = sizes > _FLAT * max(float(sizes[-1]), 1e-300)
+    return cost - float(((axes[:, kept].T @ slope) ** 2 / sizes[kept]).sum())
 
 
 def _bounded(hessian: np.ndarray, slope: np.ndarray, unit: np.ndarray) -> np.ndarray:
@@ -211,7 +242,7 @@ def _bounded(hessian: np.ndarray, slope: np.ndarray, unit: np.ndarray) -> np.nda
     if not (np.isfinite(hessian).all() and np.isfinite(slope).all()):
         return np.zeros_like(unit)
     sizes, axes = np.linalg.eigh(hessian)
-    kept = sizes > 1e-12 * max(float(sizes[-1]), 1e-300)
+    kept = sizes > _FLAT * max(float(sizes[-1]), 1e-300)
     roots = np.sqrt(sizes[kept])
     low = np.minimum(np.maximum(-unit, -_LONGEST), -1e-12)
     high = np.maximum(np.minimum(1 - unit, _LONGEST), 1e-12)

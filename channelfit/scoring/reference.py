@@ -17,7 +17,6 @@ from pathlib import Path
 
 import numpy as np
 import sympy
-from scipy.special import gamma, gammainc
 
 from channelfit.model.channel import RATE_CEILING, RATE_FLOOR, Chain, ChannelModel, Term
 from channelfit.model.evaluation import evaluate
@@ -383,6 +382,8 @@ class _Simulation:
         the integral of exp(-u) limit du. The limit is the parabola in u through begin, middle and
         end of the step; u is Simpson's.
         """
+        from scipy.special import gamma, gammainc  # loads slowly; few fits end in this backend
+
         if len(chain.states) == 1:
             return np.ones((len(begins), self.channel.n, 1, 1))
         times = begins[:, None] + steps[:, None] * np.array([0.0, 0.5, 1.0])
