@@ -5,6 +5,8 @@
 
 * The first score of a new model, with an empty cache, and that of a known model in a later process.
 * `channelfit optimize models/model_b.yaml` right after installation and later, with its picture.
+* `channelfit optimize` of two real recordings, in the folder that CHANNELFIT_DATA names: the search
+  as its summary says, and the rest of the command, with report and picture.
 * `import channelfit`, and the help of every command.
 
 Processes are held to two cores, where the system allows that. After an installation by pip the
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import compileall
+import json
 import os
 import subprocess
 import sys
@@ -27,12 +30,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from report import Row, as_script, compared, finish
+from report import Row, as_script, compared, finish, missing
 
 ROOT = Path(__file__).parent.parent
 #: s
 NEW_MODEL, KNOWN_MODEL = {"cpu": 2.0, "cuda": 3.0}, {"cpu": 0.8, "cuda": None}
 INSTALLED, LATER, IMPORT, HELP = 6.0, 2.5, 0.1, 0.1
+#: s beside the search, of a model that is new and of one that is known
+BESIDE_NEW, BESIDE_KNOWN = 3.0, 1.2
+RECORDINGS = ("herg_sine_wave_16713110", "nav_iv_80cp")
 _SCORE = """
 import sys
 from channelfit.front.kinds import load_plan
@@ -91,6 +97,31 @@ def searches(repeats: int) -> Iterator[Row]:
     yield Row("cache folder after it", megabytes, "MB")
 
 
+def recordings(repeats: int) -> Iterator[Row]:
+    """Return rows of whole searches on real recordings, the first one of a model and another."""
+    for fit in RECORDINGS:
+        if not os.environ.get("CHANNELFIT_DATA"):
+            reason = "CHANNELFIT_DATA names no folder of recordings"
+            print(f"optimize {fit}: skipped, {reason}", flush=True)
+            yield missing(f"optimize {fit}", "s", reason)
+            continue
+        found: dict[str, list[tuple[float, float]]] = {"new": [], "known": []}
+        for _ in range(repeats):
+            with installed() as environment, tempfile.TemporaryDirectory() as folder:
+                for kind, times in found.items():
+                    out = Path(folder) / kind
+                    command = ["-m", "channelfit", "optimize", f"models/fits/{fit}.yaml"]
+                    whole = seconds([*command, "--out", str(out)], environment)
+                    if not all((out / name).exists() for name in ("traces.png", "report.html")):
+                        raise RuntimeError(f"{command} has drawn nothing")
+                    search = json.loads((out / "summary.json").read_text())["seconds"]
+                    times.append((search, whole - search))
+        for kind, against in (("new", BESIDE_NEW), ("known", BESIDE_KNOWN)):
+            searched, rest = zip(*found[kind], strict=True)
+            yield _row(f"optimize {fit}, {kind}: search", list(searched), None)
+            yield _row(f"optimize {fit}, {kind}: all beside it", list(rest), against)
+
+
 def answers(repeats: int) -> Iterator[Row]:
     """The import and the helps."""
     with installed() as environment:
@@ -144,7 +175,8 @@ def main() -> None:
         if options.models is None or model.stem in options.models.split(","):
             rows += scores(model, options.backend, options.repeats)
     if options.models is None and options.backend == "cpu":
-        rows += [*searches(options.repeats), *answers(2 * options.repeats + 1)]
+        rows += [*searches(options.repeats), *recordings(options.repeats)]
+        rows += [*answers(2 * options.repeats + 1)]
     title = "Waiting, whole processes on two cores; `against` is what a user should bear"
     name = "waiting" if options.backend == "cpu" else "waiting_cuda"
     finish(name, title, rows, folder=options.out)
