@@ -53,6 +53,7 @@ STEPPING_32 = Way("stepping, float32", _cuda("float32", "stepping"))
 STEPPING_64 = Way("stepping, float64", _cuda("float64", "stepping"))
 MODAL = Way("modal, float64", _cuda("float64", "modal"))
 CLOSED_FORM = Way("closed form, float64", _cuda("float64", "closed-form"))
+MOMENTS = Way("moments, float64", _cuda("float64", "moments"))
 AUTO = Way("cuda, float64", _cuda("float64", "auto"))  # what a user gets
 CPU_32 = Way("cpu, float32", lambda problem: make_scorer(problem, "cpu", "float32"), False)
 CPU_64 = Way("cpu, float64", lambda problem: make_scorer(problem, "cpu"), False)
@@ -62,7 +63,7 @@ ON_CPU = tuple(
     for path in ("stepping", "closed-form", "moments", "auto")
 )
 
-OURS = (STEPPING_32, STEPPING_64, MODAL, CLOSED_FORM)
+OURS = (STEPPING_32, STEPPING_64, MODAL, CLOSED_FORM, MOMENTS)
 
 
 def for_backend(backend: str, on_gpu: tuple[Way, ...]) -> list[Way]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from channelfit.model.channel import ChannelModel, Parameter
-from channelfit.model.evaluation import evaluate
 from channelfit.problem.experiment import Problem
-from channelfit.problem.run_tree import N_SAMPLES, TABLE
+from channelfit.problem.run_tree import N_SAMPLES
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.detailed_balance import reason_without_modes
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.layout.exponential_tables import voltage_varies
-from channelfit.scoring.layout.moment_tables import GREATEST_DECAY
+from channelfit.scoring.layout.moment_tables import Ladder, ladder
 from channelfit.scoring.layout.visit_order import schedule
+from channelfit.scoring.tangent_plan import may_oscillate
 
 
 def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str = "cuda") -> str:
@@ -34,7 +33,7 @@ def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str =
     if path == "stepping" or (path == "auto" and problem.scored.total_weight <= 0):
         return "stepping"
     reason = reason_against_modes(problem)
-    if path == "auto" and backend == "cpu" and moments_pay(problem):
+    if path == "auto" and moments_pay(problem, backend, reason is None):
         return "moments"
     if path == "auto":
         faster = reason is None and samples_per_visit(problem) > break_even(problem, dtype, backend)
@@ -69,56 +68,44 @@ def reason_against_moments(problem: Problem) -> str | None:
     return None
 
 
-#: States from which moments are the fastest on a CPU, and up to which few candidates are in doubt.
-_MOMENT_STATES = range(MOST_PRODUCTS + 1, 17)
-#: Random candidates of which most must be slow enough for moments; those that are not are stepped.
-_TRIED, _MOST = 64, 0.75
+#: States from which moments are faster than modes, and than propagators, where there are no modes.
+_MOMENT_STATES = {"cuda": (6, 3), "cpu": (MOST_PRODUCTS + 1, MOST_PRODUCTS + 1)}
+#: States up to which most candidates keep their digits.
+_MOST_MOMENT_STATES = 16
+#: The share of candidates that moments must serve: a GPU steps a few others as slowly as many.
+_LEAST_SERVED = {"cuda": 0.999, "cpu": 0.75}
+#: On a GPU they are faster than steps up to so many moments of a run, and more for each sample.
+_MOMENTS, _MOMENTS_A_SAMPLE = 100.0, 0.4
+#: And are worth so many tables, of some hundredths of a second each.
+_MOST_TABLES = 200
 
 
-def moments_pay(problem: Problem) -> bool:
-    """Return whether moments are expected to be the fastest on a CPU.
+def moments_pay(problem: Problem, backend: str, by_modes: bool) -> bool:
+    """Return whether moments are expected to be the fastest way.
 
-    Measured on two CPU cores by `benchmarks/states.py --backend cpu`. The rates of a few random
-    candidates decide whether most will be slow enough, the same ones each time.
+    Measured on one NVIDIA H200 and on two CPU cores by `benchmarks/states.py`. The rates of random
+    candidates decide whether enough of them are slow enough, the same ones each time.
+
+    Arguments:
+        by_modes: whether the scheme has modes.
     """
-    model = problem.model
-    if len(model.chains[0].states) not in _MOMENT_STATES or reason_against_moments(problem):
+    if reason_against_moments(problem) is not None:
         return False
-    random = np.random.default_rng(0)
-    scope = {p.name: _drawn(p, random) for p in model.parameters}
-    tree = problem.scored
-    order = schedule(tree, single_samples_anywhere=True)
-    rows = tree.runs[order.run]
-    spans = rows[:, N_SAMPLES] * tree.table_dt[rows[:, TABLE]]
-    slow = np.ones(_TRIED, np.bool_)
-    for k, v in enumerate(tree.voltages[order.voltage]):
-        span = spans[order.visits[k] : order.visits[k + 1]].max()
-        slow &= (
-            2.0 * _fastest_exit(model, scope | {"v": np.full(_TRIED, v)}) * span < GREATEST_DECAY
-        )
-    return bool(slow.mean() >= _MOST)
+    least = _MOMENT_STATES[backend][0 if by_modes else 1]
+    if not least <= len(problem.model.chains[0].states) <= _MOST_MOMENT_STATES:
+        return False
+    found = ladder(problem, may_oscillate(problem.model))
+    if found.served < _LEAST_SERVED[backend]:
+        return False
+    return backend == "cpu" or _few_moments(found)
 
 
-def _drawn(p: Parameter, random: np.random.Generator) -> np.ndarray:
-    """Return random values of a parameter, (_TRIED,), from its range."""
-    share = random.uniform(size=_TRIED)
-    if p.fixed:
-        return np.full(_TRIED, p.value)
-    if p.scale == "log":
-        return np.asarray(p.lower * (p.upper / p.lower) ** share)
-    return np.asarray(p.lower + (p.upper - p.lower) * share)
-
-
-def _fastest_exit(model: ChannelModel, scope: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the greatest rate at which a state is left, (_TRIED,), 1/ms; NaN where undefined."""
-    chain = model.chains[0]
-    with np.errstate(all="ignore"):
-        for name, expression in model.definitions:
-            scope[name] = evaluate(expression, scope)
-        out = {s: np.zeros(_TRIED) for s in chain.states}
-        for t in chain.transitions:
-            out[t.source] = out[t.source] + t.multiplicity * evaluate(t.rate, scope)
-    return np.asarray(np.max(list(out.values()), axis=0))
+def _few_moments(found: Ladder) -> bool:
+    """Return whether moments and tables are few enough for a GPU."""
+    samples = [run.n for run in found.walk.runs if run.weight > 0]
+    tables = sum(top - found.lowest + 1 for top in found.highest.values())
+    few = found.degree < _MOMENTS + _MOMENTS_A_SAMPLE * float(np.mean(samples))
+    return few and tables <= _MOST_TABLES
 
 
 def samples_per_visit(problem: Problem) -> float:

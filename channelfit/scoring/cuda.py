@@ -26,7 +26,8 @@ from channelfit.problem.run_tree import (
 from channelfit.problem.statuses import OK
 from channelfit.scoring.choose_path import choose_path
 from channelfit.scoring.cuda_launch import Launched, Program, rounded
-from channelfit.scoring.cuda_modes import CudaModes
+from channelfit.scoring.cuda_modes import CudaModes, HeldScorer
+from channelfit.scoring.cuda_moments import CudaMoments
 from channelfit.scoring.cuda_variants import Variant, Variants
 from channelfit.scoring.kernels.cuda_source import CudaSource
 from channelfit.scoring.kernels.cuda_walk import ADD_JOBS, LISTED, SWEEP
@@ -175,7 +176,7 @@ class CudaScorer(ChannelScorer, Tunable):
     """
 
     backend = "cuda"
-    paths = ("stepping", "modal", "closed-form")
+    paths = ("stepping", "modal", "closed-form", "moments")
 
     def __init__(
         self,
@@ -192,8 +193,10 @@ class CudaScorer(ChannelScorer, Tunable):
         self.path = choose_path(problem, dtype, path)
         alone = path == "auto" and self.path == "stepping"
         self.stepping = CudaStepping(problem, dtype, both=alone)
-        self.scoring: CudaStepping | CudaModes = self.stepping
-        if self.path != "stepping":
+        self.scoring: CudaStepping | HeldScorer = self.stepping
+        if self.path == "moments":
+            self.scoring = CudaMoments(problem, self._exact)
+        elif self.path != "stepping":
             self.scoring = CudaModes(problem, dtype, self.path == "modal", self._exact)
         self.source = self.scoring.source
         self.source_text, self.source_hash = self.source.text, self.source.hash
@@ -279,7 +282,7 @@ class CudaScorer(ChannelScorer, Tunable):
         """True where a scored sample comes at or after a varying voltage."""
         return voltage_varies(self.problem.scored)
 
-    def _score(self, parameters: Any, scoring: CudaStepping | CudaModes) -> Score:
+    def _score(self, parameters: Any, scoring: CudaStepping | HeldScorer) -> Score:
         xp, parameters = self.xp, self._scorable(parameters)
         n = parameters.shape[1]
         with gpu.gpu_errors():

@@ -1,6 +1,6 @@
-"""Scores from modes on the GPU: the closed form that needs no samples, and the modal path.
+"""Scores of held voltages on the GPU: the closed form that needs no samples, and the modal path.
 
-Both score by the modes of held voltages, in one launch. Candidates of doubtful modes are
+All candidates are scored in one launch. Those in doubt are
 put on a list, and the next launch scores those by stepping in float64, a warp for each.
 Once the kernel for that is compiled, the host neither learns how many these are nor waits for it.
 While a thread still compiles it, the host asks how long the list is, and goes on where it is empty.
@@ -8,6 +8,7 @@ While a thread still compiles it, the host asks how long the list is, and goes o
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from channelfit.problem.experiment import Problem
 from channelfit.scoring.cuda_launch import Launched, Program, rounded
 from channelfit.scoring.kernels.cuda_spectral import ADD_MODES, SWEEP_MODES, CudaSpectralSource
+from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
@@ -24,23 +26,30 @@ from channelfit.scoring.machine import gpu
 RUN = np.dtype([("places", "i4", 4), ("values", "f8", 4)])
 
 
-class CudaModes(Launched):
-    """The kernels of one problem, on arrays that lie on the GPU.
+class HeldScorer(Launched):
+    """The kernels of one problem of held voltages, on arrays that lie on the GPU.
 
     Arguments:
-        dtype: the precision of what is computed at every sample.
-        sampled: whether every sample is visited (modal) instead of none (closed form).
+        source: the text; its kernels `runSweep` and `addJobs` list candidates in doubt.
         exact: `cuda.CudaStepping` in float64, for the candidates on the list.
     """
 
     kernel_name = SWEEP_MODES
+    joins_single_samples = True
 
-    def __init__(self, problem: Problem, dtype: str, sampled: bool, exact: Any) -> None:
-        self.problem, self.dtype, self.sampled = problem, dtype, sampled
-        self.source: CudaSpectralSource = CudaSpectralSource(problem.model, dtype, sampled)
+    def __init__(self, problem: Problem, source: Any, exact: Any) -> None:
+        self.problem, self.source = problem, source
         self._exact = exact
         self._programs: dict[int, Program] = {}
         self._kernels: dict[int, dict[str, gpu.CudaKernel]] = {}
+
+    @abstractmethod
+    def program(self, n_jobs: int) -> Program:
+        """Return compiled kernels for so many jobs, or for as many as there are last runs."""
+
+    @abstractmethod
+    def _constants(self, program: Program) -> tuple[float, float]:
+        """Return what is added to a sum of squares, and the least sum that keeps its digits."""
 
     def score(
         self,
@@ -52,7 +61,7 @@ class CudaModes(Launched):
         threads: int | None = None,
     ) -> None:
         """Fill in cost and status of some candidates, as `cuda.CudaStepping.score` does."""
-        xp, packed = gpu.cupy(), self.problem.scored
+        xp = gpu.cupy()
         n = (last or parameters.shape[1]) - first
         if not n:
             return
@@ -60,9 +69,8 @@ class CudaModes(Launched):
         threads = threads or self._threads
         program = self.program(self._jobs(n))
         n_jobs = program.tables.n_jobs
-        # what every sample is compared with need not be added again
-        squares = packed.constant + (0.0 if self.sampled else program.tables.data_squares)
-        sums = np.float64(squares), np.float64(packed.total_weight)
+        total_weight = self.problem.scored.total_weight
+        sums = tuple(np.float64(x) for x in (*self._constants(program), total_weight))
         partial = flags = gpu.NULL
         if n_jobs > 1:
             partial, flags = xp.empty((n_jobs, n)), xp.empty((n_jobs, n), dtype=np.int8)
@@ -94,30 +102,11 @@ class CudaModes(Launched):
             self._exact.score_listed(parameters, cost, status, listed, n_listed, n_next)
         self._turn_done = True
 
-    def operations(self) -> float:
-        """Return floating-point operations of a candidate, without eigenvalue iterations."""
-        return self.source.operations(spectral_walk(self.problem.scored))
-
     def rerouted_share(self, parameters: Any) -> float:
         """Return the share of candidates that had to be stepped, of parameters on the GPU."""
         xp, n = gpu.cupy(), parameters.shape[1]
         self.score(parameters, xp.empty(n), xp.empty(n, dtype=np.int8))
         return float(int(self._numbers[1][0]) / n)
-
-    def program(self, n_jobs: int) -> Program:
-        """Return compiled kernels for so many jobs, or for as many as there are last runs."""
-        if n_jobs not in self._programs:
-            xp, packed = gpu.cupy(), self.problem.scored
-            walk = spectral_walk(packed, n_jobs, self.sampled)
-            tables = walk.tables.astype(self.dtype) if self.sampled else walk.tables
-            runs = np.empty(len(walk.places), dtype=RUN)
-            runs["places"], runs["values"] = walk.places, walk.values
-            walked = walk.jobs, walk.visits, walk.visit_v, walk.visit_dt, runs.view(np.uint8)
-            arrays = [xp.asarray(np.ascontiguousarray(array)) for array in walked]
-            starts = xp.asarray(walk.start_v), np.int32(len(walk.start_v))
-            arrays += [*starts, xp.asarray(tables)]
-            self._programs[n_jobs] = Program(walk, tuple(arrays), self._compiled(walk.n_slots))
-        return self._programs[n_jobs]
 
     def _compiled(self, n_slots: int) -> dict[str, gpu.CudaKernel]:
         """Return kernels by name, for at least so many slots.
@@ -134,7 +123,7 @@ class CudaModes(Launched):
 
     @cached_property
     def _n_slots(self) -> int:
-        order = schedule(self.problem.scored, single_samples_anywhere=not self.sampled)
+        order = schedule(self.problem.scored, single_samples_anywhere=self.joins_single_samples)
         return rounded(order.n_slots)
 
     @property
@@ -181,3 +170,43 @@ class CudaModes(Launched):
 
     def _filling_threads(self) -> int:
         return self.most_threads
+
+
+class CudaModes(HeldScorer):
+    """The kernels that score by modes.
+
+    Arguments:
+        dtype: the precision of what is computed at every sample.
+        sampled: whether every sample is visited (modal) instead of none (closed form).
+        exact: as in `HeldScorer`.
+    """
+
+    def __init__(self, problem: Problem, dtype: str, sampled: bool, exact: Any) -> None:
+        super().__init__(problem, CudaSpectralSource(problem.model, dtype, sampled), exact)
+        self.dtype, self.sampled = dtype, sampled
+        self.joins_single_samples = not sampled
+
+    def operations(self) -> float:
+        """Return floating-point operations of a candidate, without eigenvalue iterations."""
+        return float(self.source.operations(spectral_walk(self.problem.scored)))
+
+    def program(self, n_jobs: int) -> Program:
+        """Return compiled kernels for so many jobs, or for as many as there are last runs."""
+        if n_jobs not in self._programs:
+            xp, packed = gpu.cupy(), self.problem.scored
+            walk = spectral_walk(packed, n_jobs, self.sampled)
+            tables = walk.tables.astype(self.dtype) if self.sampled else walk.tables
+            runs = np.empty(len(walk.places), dtype=RUN)
+            runs["places"], runs["values"] = walk.places, walk.values
+            walked = walk.jobs, walk.visits, walk.visit_v, walk.visit_dt, runs.view(np.uint8)
+            arrays = [xp.asarray(np.ascontiguousarray(array)) for array in walked]
+            starts = xp.asarray(walk.start_v), np.int32(len(walk.start_v))
+            arrays += [*starts, xp.asarray(tables)]
+            self._programs[n_jobs] = Program(walk, tuple(arrays), self._compiled(walk.n_slots))
+        return self._programs[n_jobs]
+
+    def _constants(self, program: Program) -> tuple[float, float]:
+        if self.sampled:  # what every sample is compared with need not be added again
+            return self.problem.scored.constant, 0.0
+        squares = self.problem.scored.constant + program.tables.data_squares
+        return squares, LEAST_COST * squares

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.linalg import expm
@@ -13,6 +17,8 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring import cpu_moments
+from channelfit.scoring.choose_path import choose_path
+from channelfit.scoring.kernels.cuda_moments import CudaMomentSource
 from channelfit.scoring.layout.held_compression import compression
 from channelfit.scoring.layout.moment_tables import (
     GREATEST_DECAY,
@@ -21,14 +27,17 @@ from channelfit.scoring.layout.moment_tables import (
     moment_table,
     rung_of,
     speed_of,
+    typical_speeds,
     weights,
 )
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
+from support.cuda_host import compile_with_nvrtc
 from support.schemes import PROTOCOLS, candidates, held, recording_of
 from support.truths import slow_but
 
 N_CANDIDATES = 21
+REAL = pytest.param("real", marks=pytest.mark.gpu)
 MOMENT_MODELS = ["herg_markov", "k_hh", "model_a", "model_b", "model_c", "na_markov", "cycle"]
 
 
@@ -125,22 +134,34 @@ SCHEMES = {
 QUICK = ["6 states", "13 states", "one way around", "any rate"]
 
 
-def compared(problem: Problem, values: np.ndarray) -> np.ndarray:
+def compared(problem: Problem, values: np.ndarray, backend: str = "cpu") -> np.ndarray:
     """Relative errors of the costs by moments; statuses agree."""
     exact = ReferenceScorer(problem).score(values)
-    score = make_scorer(problem, "cpu", path="moments").score(values)
+    score = make_scorer(problem, backend, path="moments").score(values)
     assert np.array_equal(score.status, exact.status)
     good = exact.status == OK
     return np.abs(score.cost[good] / exact.cost[good] - 1)
 
 
-@pytest.mark.parametrize("name", slow_but(QUICK, SCHEMES))
-def test_costs_equal_the_reference_for_any_scheme(name):
+def by_backend(quick: list[str], played: list[str], every: Iterable[str]) -> list[Any]:
+    """Cases of both backends: some quick, all of them slow, and all of them on a GPU."""
+    cases = [(backend, name) for backend in ("cpu", "played") for name in every]
+    some = [*(("cpu", name) for name in quick), *(("played", name) for name in played)]
+    on_a_gpu = [pytest.param("real", name, marks=pytest.mark.gpu) for name in every]
+    return [*slow_but(some, cases), *on_a_gpu]
+
+
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    by_backend(QUICK, ["one way around"], SCHEMES),
+    indirect=["backend"],
+)
+def test_costs_equal_the_reference_for_any_scheme(backend, name):
     """Lines of any length, cycles, states that keep all, rates over eighteen decades."""
     model = SCHEMES[name]
     problem = Problem(model, held("model_a").experiments)
     values = np.geomspace(model.parameters[0].lower, model.parameters[0].upper, 19)[None]
-    assert compared(problem, values).max() < 1e-9
+    assert compared(problem, values, backend).max() < 1e-9
 
 
 def test_ordinary_chains_are_not_doubted():
@@ -149,15 +170,24 @@ def test_ordinary_chains_are_not_doubted():
     assert not len(scorer.scoring.score(np.geomspace(0.1, 1.0, 19)[None], 1)[1])
 
 
-@pytest.mark.parametrize("name", slow_but(["na_markov", "herg_markov"], MOMENT_MODELS))
-def test_costs_equal_the_reference_over_the_full_ranges(name):
+@pytest.mark.parametrize(
+    ("backend", "name"),
+    by_backend(["na_markov", "herg_markov"], [], MOMENT_MODELS),
+    indirect=["backend"],
+)
+def test_costs_equal_the_reference_over_the_full_ranges(backend, name):
     problem = held(name)
     values = candidates(problem.model, N_CANDIDATES)
     values[0, 3] = np.nan
-    assert compared(problem, values).max() < 1e-9
+    assert compared(problem, values, backend).max() < 1e-9
 
 
-def test_leaks_and_several_open_states():
+@pytest.mark.parametrize(
+    "backend",
+    ["cpu", pytest.param("played", marks=pytest.mark.slow), REAL],
+    indirect=True,
+)
+def test_leaks_and_several_open_states(backend):
     document = {
         "name": "leaky",
         "states": ["A", "B", "C"],
@@ -167,7 +197,7 @@ def test_leaks_and_several_open_states():
         "parameters": {"k": {"range": [0.1, 10], "unit": "1/ms"}},
     }
     problem = Problem(build_model(document, None), held("model_a").experiments)
-    assert compared(problem, np.linspace(0.1, 10.0, 19)[None]).max() < 1e-9
+    assert compared(problem, np.linspace(0.1, 10.0, 19)[None], backend).max() < 1e-9
 
 
 def test_order_and_neighbors_change_no_more_than_the_last_digits():
@@ -209,3 +239,59 @@ def test_the_cpu_chooses_moments_where_most_candidates_are_slow_enough():
     assert make_scorer(Problem(chain(9, 0.1, 1e9), experiments), "cpu").path == "stepping"
     assert make_scorer(Problem(chain(20), experiments), "cpu").path == "stepping"
     assert make_scorer(Problem(chain(6), experiments), "cpu").path == "closed-form"
+
+
+def test_jobs_lists_and_blocks_on_a_gpu(device):
+    """Runs that jobs share, warps that are not full, candidates too stiff for the tables."""
+    problem = Problem(chain(6, 1e-3, 1e4), held("model_a").experiments)
+    values = np.geomspace(1e-3, 0.3, 35)[None]
+    values[0, 7] = 1e4
+    exact = ReferenceScorer(problem).score(values)
+    scorer = make_scorer(problem, "cuda", path="moments")
+    for n_jobs in (1, 3):
+        scorer.scoring.n_jobs = n_jobs
+        found = scorer.score(values)
+        assert np.abs(found.cost / exact.cost - 1).max() < 1e-9
+        assert np.array_equal(found.status, exact.status)
+    assert 0 < scorer.scoring.rerouted_share(scorer.xp.asarray(values)) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("model", "path"),
+    [
+        (chain(8), "moments"),
+        (chain(8, 1e-3, 1e6), "stepping"),
+        (chain(4), "closed-form"),
+        (SCHEMES["one way around"], "moments"),
+    ],
+)
+def test_a_gpu_takes_moments_where_they_are_fastest(model, path):
+    """From six states on, or without modes; not where ranges allow many that must be stepped."""
+    protocol = replace(PROTOCOLS["steps"], sampling_ms=0.02)
+    problem = Problem(model, (Experiment(protocol, recording_of(protocol, 0)),))
+    assert choose_path(problem, "float64", "auto", "cuda") == path
+
+
+def test_speeds_of_a_sample_are_those_of_generators():
+    """Twice the fastest exit, at each voltage, over the whole range on its own scale."""
+    volts = np.array([-60.0, 20.0])
+    speeds = typical_speeds(SCHEMES["6 states"], volts)
+    exits = [
+        [
+            (1 + i % 3) * np.exp(volts / 60) * (i < 6)
+            + (1 + (i - 1) % 2) * np.exp(-volts / 70) * (i > 1)
+        ]
+        for i in range(1, 7)
+    ]
+    fastest = 2 * np.max(exits, axis=0)[0]
+    k = speeds / fastest[:, None]
+    assert np.allclose(k[0], k[1], rtol=1e-12)
+    assert 0.1 <= k.min() < 0.11
+    assert 0.9 < k.max() <= 1.0
+    assert np.median(k) == pytest.approx(0.1**0.5, rel=0.15)
+
+
+@pytest.mark.parametrize("architecture", slow_but(["sm_90"], ["sm_75", "sm_80", "sm_90"]))
+def test_the_text_compiles_for_a_device(architecture):
+    """With matrix units for float64, with small ones alone, and with none."""
+    compile_with_nvrtc(CudaMomentSource(SCHEMES["12 states"]).specialized(16), architecture)

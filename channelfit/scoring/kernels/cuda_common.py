@@ -27,7 +27,7 @@ from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.kernels.printer import CUDA, ScalarPrinter, assignments, harmless
 from channelfit.scoring.kernels.writers import CudaWriter
 
-_UNROLLED_STATES = 8  # eliminations of more states are loops, or compiling takes minutes
+_UNROLLED_STATES = 8  # eliminations of more states skip the rates that there are not
 
 
 class CudaChannel(ChannelRows):
@@ -271,24 +271,69 @@ class CudaChannel(ChannelRows):
 
     def _steady_state(self, w: CudaWriter, k: int, chain: Chain) -> None:
         n = len(chain.states)
-        unroll = "#pragma unroll" if n <= _UNROLLED_STATES else "#pragma unroll 1"
+        if n > _UNROLLED_STATES:
+            self._sparse_steady_state(w, k, n)
+            return
         w(f"Number m[{n}][{n}] = {{}};")
         w(*(f"m[{i}][{j}] = q[{row}];" for i, j, row in self.entries(k)))
-        w(unroll)
+        w("#pragma unroll")
         with w.block(f"for (int last = {n - 1}; last > 0; --last)"):
-            w("Number out = 1e-200;  // normal, and its reciprocal too", unroll)
+            w("Number out = 1e-200;  // normal, and its reciprocal too", "#pragma unroll")
             w("for (int j = 0; j < last; ++j) out += m[last][j];")
-            w("const Number per_out = reciprocal(out);", unroll)
+            w("const Number per_out = reciprocal(out);", "#pragma unroll")
             with w.block("for (int i = 0; i < last; ++i)"):
-                w("m[i][last] *= per_out;", unroll)
+                w("m[i][last] *= per_out;", "#pragma unroll")
                 w("for (int j = 0; j < last; ++j) if (i != j) m[i][j] += m[i][last]*m[last][j];")
-        w(f"Number y[{n}];", "y[0] = 1.0;", "Number total = 1.0;", unroll)
+        w(f"Number y[{n}];", "y[0] = 1.0;", "Number total = 1.0;", "#pragma unroll")
         with w.block(f"for (int last = 1; last < {n}; ++last)"):
-            w("y[last] = 0.0;", unroll)
+            w("y[last] = 0.0;", "#pragma unroll")
             w("for (int i = 0; i < last; ++i) y[last] += y[i]*m[i][last];")
             # normalized as it grows: a state may hold 1e272 times another's share
-            w("total = reciprocal(1.0 + y[last]);", unroll)
+            w("total = reciprocal(1.0 + y[last]);", "#pragma unroll")
             w("for (int i = 0; i <= last; ++i) y[i] *= total;")
         first = self.first_x[k]
-        w(unroll)
+        w("#pragma unroll")
         w(f"for (int i = 1; i < {n}; ++i) x[{first} + i - 1] = y[i];")
+
+    def _sparse_steady_state(self, w: CudaWriter, k: int, n: int) -> None:
+        """Write the same elimination for many states: only of rates that there are, in registers.
+
+        The state with the fewest neighbors goes first, so that few new rates come in.
+        """
+        known = {(i, j): f"q[{row}]" for i, j, row in self.entries(k)}
+        left, gone = set(range(n)), []
+        w("Number out, per_out;")
+        while len(left) > 1:
+            last = min(left, key=lambda s: (_neighbors(known, s, left), s))
+            left.remove(last)
+            sources = [i for i in sorted(left) if (i, last) in known]
+            targets = [j for j in sorted(left) if (last, j) in known]
+            w(f"out = {' + '.join(['1e-200', *(known[last, j] for j in targets)])};")
+            w("per_out = reciprocal(out);")
+            for i in sources:
+                share = f"s{i}_{last}"
+                w(f"const Number {share} = {known[i, last]}*per_out;")
+                known[i, last] = share
+                for j in targets:
+                    if i == j:
+                        continue
+                    name, before = f"m{last}_{i}_{j}", known.get((i, j))
+                    added = f"{share}*{known[last, j]}"
+                    w(f"const Number {name} = {f'{before} + ' if before else ''}{added};")
+                    known[i, j] = name
+            gone.append((last, sources))
+        done = list(left)
+        w(f"Number y{done[0]} = 1.0, total;")
+        for last, sources in reversed(gone):
+            parts = [f"y{i}*{known[i, last]}" for i in sources]
+            w(f"Number y{last} = {' + '.join(parts) or '0.0'};")
+            w(f"total = reciprocal(1.0 + y{last});")
+            done.append(last)
+            w(*(f"y{i} *= total;" for i in done))
+        w(*(f"x[{self.first_x[k] + i - 1}] = y{i};" for i in range(1, n)))
+
+
+def _neighbors(rates: Iterable[tuple[int, int]], state: int, left: set[int]) -> int:
+    """Return how many of the states that are left exchange with one of them."""
+    pairs = ((i, j) for i, j in rates if state in (i, j) and i in left and j in left)
+    return len({i + j - state for i, j in pairs})

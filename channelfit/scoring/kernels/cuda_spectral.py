@@ -18,7 +18,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.kernels.cuda_common import CudaChannel
 from channelfit.scoring.kernels.scalars import ThreadScalars
-from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, LEAST_COST, ModalSpectrum
+from channelfit.scoring.kernels.spectral import GREATEST_CANCELLATION, ModalSpectrum
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.kernels.spectral_runs import SpectralRuns, name_transform
 from channelfit.scoring.kernels.writers import CudaWriter
@@ -72,7 +72,6 @@ class CudaSpectralSource:
             "",
             f"constexpr int N_KEPT = {max(1, self.spectrum.n_kept)};",
             f"constexpr int N_SUMS = {max(1, len(self.spectrum.sums))};",
-            f"constexpr double LEAST_COST = {0.0 if self.sampled else LEAST_COST!r};",
             f"constexpr int N_DECAYING = {max(1, len(self.decaying))};",
         )
         if not self.sampled:
@@ -207,13 +206,13 @@ class CudaSpectralSource:
 
     def _kernel(self) -> None:
         w = self.w
-        w("", *_FINISH.splitlines(), "", *_KERNEL_HEAD.splitlines())
+        w("", *FINISH.splitlines(), "", *_KERNEL_HEAD.splitlines())
         with w.block(_SWEEP % (self.blocks, "real" if self.sampled else "double2")):
             w(*(_LOAD if self.channel.ohmic else _load_of_drives()).splitlines())
             with w.block("for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit)"):
                 self._visit()
             w(*_STORE.splitlines())
-        w("", *_ADD_JOBS.splitlines())
+        w("", *ADD_JOBS.splitlines())
 
     def _visit(self) -> None:
         w, begun = self.w, len(self.w.lines)
@@ -341,16 +340,18 @@ class CudaSpectralSource:
         w("sum += off*off;")
 
 
-_FINISH = f"""\
+#: The end of a candidate's score, for kernels that list those in doubt.
+FINISH = f"""\
 struct Result {{ double *cost; signed char *status; int *listed, *n_listed; }};
 
-// Cost, pA^2, and status of a candidate, from its sum of squares less the data's own. One in
-// doubt, or with a cost far below the sums that cancel, is listed for stepping.
-__device__ __forceinline__ void finish(double sum, int status, bool doubt, double squares,
-                                       double total_weight, int candidate, Result result) {{
-    sum += squares;
+// Cost, pA^2, and status of a candidate, from its sum of squares less a constant. One in doubt, or
+// with a sum below the least that keeps its digits, is listed for stepping.
+__device__ __forceinline__ void finish(double sum, int status, bool doubt, double constant,
+                                       double least, double total_weight, int candidate,
+                                       Result result) {{
+    sum += constant;
     const bool good = status == {OK} && fabs(sum) < 1e300;
-    if (status == {OK} && (doubt || !good || sum < LEAST_COST*squares))
+    if (status == {OK} && (doubt || !good || sum < least))
         result.listed[atomicAdd(result.n_listed, 1)] = candidate;
     result.cost[candidate] = good ? sum/total_weight : 1.0/0.0;
     result.status[candidate] = (signed char)(good || status != {OK} ? status : {NOT_FINITE});
@@ -372,7 +373,8 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, %d) runSweep(
     const double *__restrict__ visit_v, const double2 *__restrict__ visit_dt,
     const Run *__restrict__ runs, const double *__restrict__ start_v, const int n_starts,
     const %s *__restrict__ tables,
-    const double squares, const double total_weight, double *__restrict__ partial,
+    const double squares, const double least, const double total_weight,
+    double *__restrict__ partial,
     signed char *__restrict__ flags, double *__restrict__ costs,
     signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed)"""
 
@@ -433,15 +435,16 @@ if (gridDim.y > 1) {{
     partial[(long long)job*n_scored + i] = cost;
     flags[(long long)job*n_scored + i] = (signed char)(status | (doubt > 0.0 ? 16 : 0));
 }} else {{
-    finish(cost, status, doubt > 0.0, squares, total_weight, candidate,
+    finish(cost, status, doubt > 0.0, squares, least, total_weight, candidate,
            {{costs, statuses, listed, n_listed}});
 }}"""
 
-_ADD_JOBS = f"""\
+#: The kernel that adds up jobs, behind FINISH.
+ADD_JOBS = f"""\
 // The jobs of each candidate added up in their order.
 extern "C" __global__ void addJobs(
-    const int first, const int n_scored, const int n_jobs, const double squares,
-    const double total_weight, const double *__restrict__ partial,
+    const int first, const int n_scored, const int n_jobs, const double constant,
+    const double least, const double total_weight, const double *__restrict__ partial,
     const signed char *__restrict__ flags, double *__restrict__ costs,
     signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed) {{
     const int i = blockIdx.x*blockDim.x + threadIdx.x;
@@ -454,7 +457,7 @@ extern "C" __global__ void addJobs(
         doubt |= flag & 16;
         worst = worst == {NOT_FINITE} || own == {NOT_FINITE} ? {NOT_FINITE} : max(worst, own);
     }}
-    finish(sum, worst, doubt != 0, squares, total_weight, first + i,
+    finish(sum, worst, doubt != 0, constant, least, total_weight, first + i,
            {{costs, statuses, listed, n_listed}});
 }}"""
 

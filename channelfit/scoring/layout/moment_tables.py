@@ -12,7 +12,7 @@ The residuals of a run are needed along a few orthonormal directions alone: thos
 (`held_compression`), of which exponentials no faster than rho need some 20 to 30. The directions
 are turned so that each meets the moments up to some number only: half of a table is zeros.
 
-rho is rounded up to a rung of a ladder, 2^(e/2) per ms, so that candidates share tables. What is
+rho is rounded up to a rung of a ladder, four to an octave, so that candidates share tables. What is
 left out of a trace is below 1e-11 of an open channel, root mean square over its samples, times the
 largest moment.
 """
@@ -26,6 +26,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
+from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import DATA, HELD, KIND, N_SAMPLES, TABLE, RunTree
 from channelfit.scoring.layout.held_compression import Compression, compression
 from channelfit.scoring.layout.orthogonal import directions
@@ -36,6 +39,8 @@ from channelfit.scoring.machine.arrays import product
 TRUNCATION = 1e-13
 #: Of an exponential along no direction, root mean square over samples.
 _NEGLIGIBLE = 1e-12
+#: A rung is the bits of a float32 without so many of the last: a power of two times 1, 1.25 ..
+RUNG_BITS = 21
 #: Exponentials to an octave, and imaginary over real parts of their rates where they may oscillate.
 _TO_AN_OCTAVE = 4
 _SLOPES = (0.0, 0.35, 0.7, 1.0)
@@ -49,13 +54,15 @@ GREATEST_DECAY, GREATEST_DEGREE = 8192.0, 512
 
 
 def rung_of(rho: float) -> int:
-    """Return the lowest rung e on which 2^(e/2) per ms is rho at least."""
-    return math.ceil(2.0 * math.log2(rho))
+    """Return the lowest rung on which rho is as given at least, 1/ms."""
+    single = np.float32(min(rho, 1e38))
+    bits = int(single.view(np.int32)) + (float(single) < rho)
+    return -(-bits >> RUNG_BITS)
 
 
 def speed_of(rung: int) -> float:
     """Return rho on a rung, 1/ms."""
-    return float(2.0 ** (0.5 * rung))
+    return float(np.int32(rung << RUNG_BITS).view(np.float32))
 
 
 def weights(x: np.ndarray) -> np.ndarray:
@@ -236,3 +243,85 @@ def moment_walk(tree: RunTree, n_jobs: int = 1, oscillating: bool = False) -> Mo
         order.n_slots,
         rung_of(_LEAST_DECAY / longest),
     )
+
+
+def typical_speeds(model: ChannelModel, voltages: np.ndarray, n: int = 512) -> np.ndarray:
+    """Return a bound of the fastest mode, twice the fastest exit from a state, 1/ms.
+
+    Arguments:
+        voltages: (n_voltages,) mV.
+        n: candidates, drawn from the ranges of all parameters, the same every time.
+
+    Returns: (n_voltages, n); inf where a rate is not finite.
+    """
+    random, scope = np.random.default_rng(0), {}
+    for p in model.parameters:
+        u = random.random(n)
+        if p.fixed:
+            scope[p.name] = np.full(n, p.value)
+        elif p.scale == "log":
+            scope[p.name] = p.lower * (p.upper / p.lower) ** u
+        else:
+            scope[p.name] = p.lower + (p.upper - p.lower) * u
+    found = []
+    with np.errstate(all="ignore"):
+        for v in voltages:
+            here: dict[str, np.ndarray] = {**scope, "v": np.full(n, v)}
+            for name, expression in model.definitions:
+                here[name] = np.broadcast_to(evaluate(expression, here), (n,))
+            fastest = np.zeros(n)
+            for chain in model.chains:
+                exits: dict[str, np.ndarray] = {}
+                for t in chain.transitions:
+                    rate = t.multiplicity * np.abs(evaluate(t.rate, here))
+                    exits[t.source] = exits.get(t.source, np.zeros(n)) + rate
+                fastest = np.maximum(fastest, np.max([fastest, *exits.values()], axis=0))
+            found.append(np.where(np.isfinite(fastest), 2.0 * fastest, np.inf))
+    return np.array(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """The rungs that the candidates of a problem need, as far as a sample of them tells.
+
+    Attributes:
+        lowest: the lowest rung; slower candidates share it.
+        highest: by (samples, ms) the highest rung of a kind of runs.
+        walk: of all runs, as one job.
+        served: the share of the sample that no run is too long for.
+        degree: moments of a run, the mean over all runs and the part of the sample that is served.
+    """
+
+    lowest: int
+    highest: dict[tuple[int, float], int]
+    walk: MomentWalk
+    served: float
+    degree: float
+
+
+def ladder(problem: Problem, oscillating: bool) -> Ladder:
+    """Return the rungs for a problem; those above the sample's fastest by two octaves are left out.
+
+    Arguments:
+        oscillating: see `moment_table`.
+    """
+    walk = moment_walk(problem.scored, 1, oscillating)
+    speeds = typical_speeds(problem.model, walk.visit_v)
+    lowest, highest = rung_of(GREATEST_DECAY), dict[tuple[int, float], int]()
+    served = np.ones(speeds.shape[1], dtype=bool)
+    decays = []
+    for speed, first, last in zip(speeds, walk.visits[:-1], walk.visits[1:], strict=True):
+        runs = walk.runs[first:last]
+        most = GREATEST_DECAY / max(run.span for run in runs)
+        served &= speed < most
+        some = speed[speed < most]
+        slow, fast = (some.min(), 4.0 * some.max()) if len(some) else (most, most)
+        lowest = min(lowest, rung_of(max(slow, _LEAST_DECAY / max(run.span for run in runs))))
+        for run in runs:
+            top = rung_of(GREATEST_DECAY / run.span) - 1
+            known = highest.get((run.n, run.span), 0)
+            highest[run.n, run.span] = max(known, min(top, rung_of(fast)))
+            decays.append(speed * run.span)
+    highest = {kind: max(top, lowest) for kind, top in highest.items()}
+    degree = float(np.mean(6.0 * np.sqrt(np.array(decays)[:, served]))) if served.any() else np.inf
+    return Ladder(lowest, highest, walk, float(served.mean()), degree)
