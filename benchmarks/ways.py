@@ -136,7 +136,8 @@ def fastest_2012(problem: Problem, parameters: np.ndarray, stored: str = "shared
     for unroll in UNROLLED:
         for threads in BLOCKS:
             design = Baseline2012(problem, threads, stored, unroll)
-            tried.setdefault((design.threads, unroll), design)
+            if design.occupancy() > 0:  # else its registers are too many for such a block
+                tried.setdefault((design.threads, unroll), design)
     return min(tried.values(), key=lambda design: seconds(design, few, 1))
 
 

@@ -132,9 +132,9 @@ FAULTS = [
     ),
     Fault(
         "current: a drive's derivative forgets what is open",
-        "scoring/tangent_terms.py",
-        "current[:, 1:] += slope[k][at] * is_open[:, :1]",
-        "current[:, 1:] += slope[k][at]",
+        "scoring/kernels/tangent_tables.py",
+        "current[1 + partials[k, 1]] += slope[k, v] * whole",
+        "current[1 + partials[k, 1]] += slope[k, v]",
         "terms",
     ),
     Fault(

@@ -321,7 +321,7 @@ def ladder(problem: Problem, oscillating: bool) -> Ladder:
             top = rung_of(GREATEST_DECAY / run.span) - 1
             known = highest.get((run.n, run.span), 0)
             highest[run.n, run.span] = max(known, min(top, rung_of(fast)))
-            decays.append(speed * run.span)
+            decays.append(np.minimum(speed, most) * run.span)
     highest = {kind: max(top, lowest) for kind, top in highest.items()}
     degree = float(np.mean(6.0 * np.sqrt(np.array(decays)[:, served]))) if served.any() else np.inf
     return Ladder(lowest, highest, walk, float(served.mean()), degree)
