@@ -240,13 +240,13 @@ class Tangents(Launched):
             rows = currents[begin : begin + size]
             begin += size
             if matrix is not None:
-                rows = self.times(matrix, rows.reshape(n, matrix.shape[1], -1))
+                # cuBLAS is faster, but chooses the order of its sums by n; so do the jobs
+                times = gpu.cupy().matmul if self.n_jobs is None else self.times
+                rows = times(matrix, rows.reshape(n, matrix.shape[1], -1))
             yield rows, group.n_compressed
 
     def times(self, matrix: Any, matrices: Any) -> Any:
         """Return products (n, height, n_columns), in which no number depends on n.
-
-        cuBLAS would choose the order of its sums by n.
 
         Arguments:
             matrix: (height, depth), and matrices (n, depth, n_columns), contiguous.
