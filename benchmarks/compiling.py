@@ -66,7 +66,7 @@ def calls(fit: FitPlan, dtype: str) -> Iterator[tuple[str, Call]]:
     stepping = CpuStepping(fit.problem, dtype)
     yield "stepping", Call(lambda: stepping.score(candidates, 1))
     if choose_path(fit.problem, dtype, "auto", "cpu") == "closed-form":
-        modes = CpuModes(fit.problem, dtype, False)
+        modes = CpuModes(fit.problem)
         yield "closed form", Call(lambda: modes.score(candidates, 1))
 
 

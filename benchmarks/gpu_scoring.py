@@ -19,9 +19,9 @@ Operations are counted as follows (a multiply-add is two), unless a scorer count
 entries of Q, m open states and n states, the 2012 design makes 2 e + m + 3 operations and moves
 4 (e + 2 n) bytes of shared memory for each sample of every sweep. Our ways compute the samples that
 are left when sweeps that begin alike are merged. For each of these, stepping makes 2 (n - 1) + 3
-operations, and 2 n (n - 1) more for every 16th; the modal way makes 3 (n - 1) + 3. What each
-voltage costs (rates, propagators, eigenvalues) is left out, so that both counts are too low. The
-closed form counts its own operations, or none are given.
+operations, and 2 n (n - 1) more for every 16th. What each voltage costs (rates, propagators) is
+left out, so that both counts are too low. The closed form counts its own operations; of moments
+none are given.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ from ways import (
     CPU_64,
     DESIGN_2012,
     IN_REGISTERS,
-    MODAL,
     OURS,
     STEPPING_32,
     STEPPING_64,
@@ -331,8 +330,6 @@ def counts(way: Way, p: Problem) -> tuple[float | None, float, str]:
     if way in (STEPPING_32, STEPPING_64):
         step = sum(2 * n * (n - 1) for n in chains) / 16
         return samples * (sum(2 * (n - 1) for n in chains) + 3 + step), moved, " at least"
-    if way is MODAL:
-        return samples * (sum(3 * (n - 1) for n in chains) + 3), moved, " at least"
     return None, moved, "this path does not count its operations"
 
 

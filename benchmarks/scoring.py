@@ -4,7 +4,7 @@
 
 The problem is that of Ben-Shalom et al. 2012: model B under 25 sweeps of 500 samples at 0.1 ms,
 with candidates drawn from the full ranges. Then the growth with states, samples and population is
-measured by stepping, and the same scores by the modal path.
+measured by stepping, and scores of several models by every path.
 """
 
 from __future__ import annotations

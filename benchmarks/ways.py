@@ -51,7 +51,6 @@ DESIGN_2012 = Way("2012 design", Baseline2012)
 IN_REGISTERS = Way("2012 design, in registers", lambda p: Baseline2012(p, stored="registers"))
 STEPPING_32 = Way("stepping, float32", _cuda("float32", "stepping"))
 STEPPING_64 = Way("stepping, float64", _cuda("float64", "stepping"))
-MODAL = Way("modal, float64", _cuda("float64", "modal"))
 CLOSED_FORM = Way("closed form, float64", _cuda("float64", "closed-form"))
 MOMENTS = Way("moments, float64", _cuda("float64", "moments"))
 AUTO = Way("cuda, float64", _cuda("float64", "auto"))  # what a user gets
@@ -63,7 +62,7 @@ ON_CPU = tuple(
     for path in ("stepping", "closed-form", "moments", "auto")
 )
 
-OURS = (STEPPING_32, STEPPING_64, MODAL, CLOSED_FORM, MOMENTS)
+OURS = (STEPPING_32, STEPPING_64, CLOSED_FORM, MOMENTS)
 
 
 def for_backend(backend: str, on_gpu: tuple[Way, ...]) -> list[Way]:

@@ -228,9 +228,9 @@ def path_option() -> Any:
     """Return the option that chooses how a backend integrates."""
     return choice(
         "--path",
-        ["auto", "stepping", "modal", "closed-form", "moments"],
-        "How: sample by sample; in a scheme's modes; or without samples, from sums over the "
-        "recording. A backend may have one only.",
+        ["auto", "stepping", "closed-form", "moments"],
+        "How: sample by sample; or without samples, from sums over the recording. A backend may "
+        "have one only.",
         default="auto",
     )
 

@@ -1,8 +1,8 @@
-"""Four ways to the same score, and which of them pays.
+"""Three ways to the same score, and which of them pays.
 
-``stepping`` serves every problem. ``modal`` and ``closed-form`` need held voltages, one
-current beside leaks, and chains that have modes (`detailed_balance.reason_without_modes`); the
-closed form needs no samples. ``moments`` needs held voltages and one chain, whatever its rates.
+``stepping`` serves every problem. The others need held voltages but no samples: ``closed-form``
+one current beside leaks, and chains that have modes (`detailed_balance.reason_without_modes`);
+``moments`` one chain, whatever its rates.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ class CpuScorer(ChannelScorer):
     Arguments:
         problem: the model and the experiments to score it on.
         dtype: precision of scores and simulations, float64 or float32.
-        path: the algorithm of scores: stepping, modal, closed-form, moments, or auto for the one
-            that `choose_path` expects to be fastest. Simulations always step.
+        path: the algorithm of scores: stepping, closed-form, moments, or auto for the one that
+            `choose_path` expects to be fastest. Simulations always step.
 
     Attributes:
         stepping: the compiled code of simulations, and of scores by stepping.
@@ -49,7 +49,7 @@ class CpuScorer(ChannelScorer):
     """
 
     backend = "cpu"
-    paths = ("stepping", "modal", "closed-form", "moments")
+    paths = ("stepping", "closed-form", "moments")
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
         self.problem, self.dtype = problem, dtype
@@ -59,7 +59,7 @@ class CpuScorer(ChannelScorer):
         if self.path == "moments":
             self.scoring = CpuMoments(problem)
         elif self.path != "stepping":
-            self.scoring = CpuModes(problem, dtype, sampled=self.path == "modal")
+            self.scoring = CpuModes(problem)
         self.source = self.scoring.source
         self.source_text = self.source.text
         self.source_hash = hashlib.sha256(self.source_text.encode()).hexdigest()[:16]
@@ -222,18 +222,15 @@ class CpuStepping:
 
 
 class CpuModes:
-    """Scores at held voltages from modes: without samples (closed form), or at each one (modal)."""
+    """Scores at held voltages from modes, without samples, in float64."""
 
-    def __init__(self, problem: Problem, dtype: str, sampled: bool) -> None:
+    def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.source = CpuSpectralSource(problem.model, dtype, sampled)
-        tree = problem.scored
-        walk = spectral_walk(tree, sampled=sampled)
-        tables = walk.tables.astype(dtype) if sampled else walk.tables.ravel()
-        # what every sample is compared with need not be added again
-        self.squares = tree.constant + (0.0 if sampled else walk.data_squares)
-        self.least = 0.0 if sampled else LEAST_COST * self.squares
-        self._arguments = [*(getattr(walk, name) for name in WALK_ARGUMENTS), walk.n_slots, tables]
+        self.source = CpuSpectralSource(problem.model)
+        walk = spectral_walk(problem.scored)
+        self.squares = problem.scored.constant + walk.data_squares
+        self._arguments = [getattr(walk, name) for name in WALK_ARGUMENTS]
+        self._arguments += [walk.n_slots, walk.tables.ravel()]
 
     def score(self, parameters: np.ndarray, n_threads: int) -> tuple[Score, np.ndarray]:
         """Return cost and status of checked parameters, and the candidates in doubt."""
@@ -243,7 +240,7 @@ class CpuModes:
         run = generated(self.source.text, "runSweep")
         shared_kernel(run, parameters, arguments, self.source.lanes, n_threads)
         cost += self.squares
-        doubt |= ~np.isfinite(cost) | (cost < self.least)
+        doubt |= ~np.isfinite(cost) | (cost < LEAST_COST * self.squares)
         doubted = np.flatnonzero(doubt & (status == OK))
         return _finished(cost / self.problem.scored.total_weight, status), doubted
 

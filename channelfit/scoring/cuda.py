@@ -176,7 +176,7 @@ class CudaScorer(ChannelScorer, Tunable):
     """
 
     backend = "cuda"
-    paths = ("stepping", "modal", "closed-form", "moments")
+    paths = ("stepping", "closed-form", "moments")
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class CudaScorer(ChannelScorer, Tunable):
         if self.path == "moments":
             self.scoring = CudaMoments(problem, self._exact)
         elif self.path != "stepping":
-            self.scoring = CudaModes(problem, dtype, self.path == "modal", self._exact)
+            self.scoring = CudaModes(problem, self._exact)
         self.source = self.scoring.source
         self.source_text, self.source_hash = self.source.text, self.source.hash
 

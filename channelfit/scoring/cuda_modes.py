@@ -1,4 +1,4 @@
-"""Scores of held voltages on the GPU: the closed form that needs no samples, and the modal path.
+"""Scores of held voltages on the GPU: the closed form that needs no samples.
 
 All candidates are scored in one launch. Those in doubt are
 put on a list, and the next launch scores those by stepping in float64, a warp for each.
@@ -35,7 +35,6 @@ class HeldScorer(Launched):
     """
 
     kernel_name = SWEEP_MODES
-    joins_single_samples = True
 
     def __init__(self, problem: Problem, source: Any, exact: Any) -> None:
         self.problem, self.source = problem, source
@@ -123,7 +122,7 @@ class HeldScorer(Launched):
 
     @cached_property
     def _n_slots(self) -> int:
-        order = schedule(self.problem.scored, single_samples_anywhere=self.joins_single_samples)
+        order = schedule(self.problem.scored, single_samples_anywhere=True)
         return rounded(order.n_slots)
 
     @property
@@ -176,15 +175,11 @@ class CudaModes(HeldScorer):
     """The kernels that score by modes.
 
     Arguments:
-        dtype: the precision of what is computed at every sample.
-        sampled: whether every sample is visited (modal) instead of none (closed form).
         exact: as in `HeldScorer`.
     """
 
-    def __init__(self, problem: Problem, dtype: str, sampled: bool, exact: Any) -> None:
-        super().__init__(problem, CudaSpectralSource(problem.model, dtype, sampled), exact)
-        self.dtype, self.sampled = dtype, sampled
-        self.joins_single_samples = not sampled
+    def __init__(self, problem: Problem, exact: Any) -> None:
+        super().__init__(problem, CudaSpectralSource(problem.model), exact)
 
     def operations(self) -> float:
         """Return floating-point operations of a candidate, without eigenvalue iterations."""
@@ -193,20 +188,16 @@ class CudaModes(HeldScorer):
     def program(self, n_jobs: int) -> Program:
         """Return compiled kernels for so many jobs, or for as many as there are last runs."""
         if n_jobs not in self._programs:
-            xp, packed = gpu.cupy(), self.problem.scored
-            walk = spectral_walk(packed, n_jobs, self.sampled)
-            tables = walk.tables.astype(self.dtype) if self.sampled else walk.tables
+            xp, walk = gpu.cupy(), spectral_walk(self.problem.scored, n_jobs)
             runs = np.empty(len(walk.places), dtype=RUN)
             runs["places"], runs["values"] = walk.places, walk.values
             walked = walk.jobs, walk.visits, walk.visit_v, walk.visit_dt, runs.view(np.uint8)
             arrays = [xp.asarray(np.ascontiguousarray(array)) for array in walked]
             starts = xp.asarray(walk.start_v), np.int32(len(walk.start_v))
-            arrays += [*starts, xp.asarray(tables)]
+            arrays += [*starts, xp.asarray(walk.tables)]
             self._programs[n_jobs] = Program(walk, tuple(arrays), self._compiled(walk.n_slots))
         return self._programs[n_jobs]
 
     def _constants(self, program: Program) -> tuple[float, float]:
-        if self.sampled:  # what every sample is compared with need not be added again
-            return self.problem.scored.constant, 0.0
         squares = self.problem.scored.constant + program.tables.data_squares
         return squares, LEAST_COST * squares

@@ -33,10 +33,9 @@ CLAMPED = {
 _GROUPED = ("channelfit.scoring.grouped", "GroupedScorer")
 
 NOTHING_TO_SCORE = "nothing to score: no recording has a sample of weight above 0"
-#: Ways to compute a score: sample by sample; sample by sample in the modes of a reversible
-#: scheme; from sums over the recording, without samples; from moments that serve all samples.
-#: auto: the fastest that is exact enough.
-PATHS = ("auto", "stepping", "modal", "closed-form", "moments")
+#: Ways to compute a score: sample by sample; from sums over the recording, without samples; from
+#: moments that serve all samples. auto: the fastest that is exact enough.
+PATHS = ("auto", "stepping", "closed-form", "moments")
 
 
 @dataclass(frozen=True)

@@ -326,8 +326,7 @@ def ways(fit: FitPlan, dtype: str) -> dict[str, Any]:
         "trace": lambda p: CpuStepping(problem, dtype).simulate(p, 1),
     }
     if cpu.choose_path(problem, dtype, "auto", "cpu") == "closed-form":
-        found["closed form"] = lambda p: CpuModes(problem, dtype, False).score(p, 1)
-        found["modal"] = lambda p: CpuModes(problem, dtype, True).score(p, 1)
+        found["closed form"] = lambda p: CpuModes(problem).score(p, 1)
     return found
 
 

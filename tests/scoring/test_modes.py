@@ -1,5 +1,5 @@
-"""Scores from modes, closed form and modal, on the CPU and as generated CUDA on the CuPy that the
-host plays (and on a real GPU), and the transforms and spectra behind them."""
+"""Scores from modes, on the CPU and as generated CUDA on the CuPy that the host plays (and on a
+real GPU), and the transforms and spectra behind them."""
 
 from __future__ import annotations
 
@@ -59,21 +59,14 @@ def test_transforms_are_sums_of_exponentials(n, seed):
     assert np.abs(found - exact).max() < 1e-11 * np.abs(data).sum()
 
 
-#: Schemes, gates and loops by each backend and path; the closed form has the modes of both.
+#: Schemes, gates and loops by each backend.
 QUICK = [
-    *(("cpu", name, "closed-form") for name in ("model_c", "na_markov", "na_hh", "cycle")),
-    *(("cpu", name, "modal") for name in ("model_b", "k_hh_gate")),
-    *(("played", name, "closed-form") for name in ("model_b", "k_hh_gate", "herg_markov")),
-    *(("played", name, "modal") for name in ("model_a", "na_markov", "na_hh")),
+    *(("cpu", name) for name in ("model_c", "na_markov", "na_hh", "cycle")),
+    *(("played", name) for name in ("model_b", "k_hh_gate", "herg_markov", "na_hh")),
 ]
 
 
-EVERY = [
-    (backend, name, path)
-    for backend in ("cpu", "played")
-    for name in [*SHIPPED, "cycle"]
-    for path in ("closed-form", "modal")
-]
+EVERY = [(backend, name) for backend in ("cpu", "played") for name in [*SHIPPED, "cycle"]]
 
 
 ON_A_GPU = [
@@ -82,14 +75,14 @@ ON_A_GPU = [
 
 
 @pytest.mark.parametrize(
-    ("backend", "name", "path"), [*slow_but(QUICK, EVERY), *ON_A_GPU], indirect=["backend"]
+    ("backend", "name"), [*slow_but(QUICK, EVERY), *ON_A_GPU], indirect=["backend"]
 )
-def test_costs_equal_the_reference_over_the_full_ranges(backend, name, path):
+def test_costs_equal_the_reference_over_the_full_ranges(backend, name):
     """And what fails fails alike: a parameter that is NaN, and a rate below 0."""
     problem = held(name)
     exact, status = true_costs_held(name)
     values = candidates(problem.model, N_CANDIDATES)
-    scorer = make_scorer(problem, backend, path=path)
+    scorer = make_scorer(problem, backend, path="closed-form")
     score = scorer.score(values)
     assert np.array_equal(score.status, status)
     assert np.abs(score.cost / exact - 1).max() < 1e-9
@@ -127,10 +120,9 @@ def test_cpu_and_gpu_doubt_the_same_and_agree(monkeypatch):
     assert n_listed(cpu, values) == n_listed(cuda, values)
 
 
-@pytest.mark.parametrize("path", ["closed-form", "modal"])
-def test_order_threads_and_neighbors_do_not_change_a_bit_on_the_cpu(path):
+def test_order_threads_and_neighbors_do_not_change_a_bit_on_the_cpu():
     problem = held("herg_markov")
-    scorer = make_scorer(problem, "cpu", path=path)
+    scorer = make_scorer(problem, "cpu", path="closed-form")
     values = candidates(problem.model, 75, seed=3)
     cost = scorer.score(values).cost
     order = np.random.default_rng(0).permutation(75)
@@ -158,23 +150,14 @@ def test_decay_keeps_its_digits(x):
     assert decay(x) == pytest.approx(-np.expm1(-x), rel=1e-15, abs=0)
 
 
-@pytest.mark.parametrize("path", ["closed-form", "modal"])
-def test_any_number_of_jobs(device, path):
+def test_any_number_of_jobs(device):
     problem = held("model_b")
     values = candidates(problem.model, N_CANDIDATES)
-    scorer = make_scorer(problem, "cuda", path=path)
+    scorer = make_scorer(problem, "cuda", path="closed-form")
     costs = []
     for scorer.scoring.n_jobs in (1, 5, 64):
         costs.append(scorer.score(values).cost)
     assert np.abs(np.array(costs) / costs[0] - 1).max() < 1e-11
-
-
-def test_single_precision_of_the_modal_path(backend):
-    problem = held("na_hh")
-    values = candidates(problem.model, N_CANDIDATES)
-    exact = ReferenceScorer(problem).score(values)
-    score = make_scorer(problem, backend, "float32", "modal").score(values)
-    assert np.abs(score.cost / exact.cost - 1).max() < 1e-3
 
 
 def n_listed(scorer: Any, values: np.ndarray) -> int:
@@ -284,7 +267,7 @@ def test_moving_voltage_and_models_without_modes_say_why(backend):
     assert make_scorer(moving, backend).path == "stepping"
     circle = Problem(turning(), held("model_a").experiments)
     with pytest.raises(InputError, match="do not keep detailed balance"):
-        make_scorer(circle, backend, path="modal")
+        make_scorer(circle, backend, path="closed-form")
 
 
 TURNING = {
@@ -346,9 +329,8 @@ def test_schemes_whose_rates_are_all_the_same(device, n, closed):
 
 
 def test_the_text_compiles_for_a_device():
-    for name, sampled in (("herg_markov", False), ("na_hh", True)):
-        source = CudaSpectralSource(model_named(name), "float64", sampled)
-        compile_with_nvrtc(source.specialized(4))
+    for name in ("herg_markov", "na_hh"):
+        compile_with_nvrtc(CudaSpectralSource(model_named(name)).specialized(4))
 
 
 def test_an_interrupt_between_two_launches_spoils_nothing(monkeypatch):

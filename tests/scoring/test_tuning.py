@@ -114,9 +114,9 @@ def test_the_command_tunes_prints_and_draws(monkeypatch, tmp_path):
     monkeypatch.setattr(kinds, "_CHANNEL", played)
     out = tmp_path / "deep" / "x"
     given = [str(MODELS / "model_b.yaml"), "--population", "1000", "--out", str(out)]
-    result = CliRunner().invoke(main, ["tune", *given, "--dtype", "float32", "--path", "modal"])
+    result = CliRunner().invoke(main, ["tune", *given, "--dtype", "float32", "--path", "stepping"])
     assert result.exit_code == 0, result.output
-    assert made[-1] == ("cuda", "float32", "modal")
+    assert made[-1] == ("cuda", "float32", "stepping")
     lines = result.stdout.splitlines()
     marked = [line for line in lines if "fastest" in line and "The" not in line]
     assert len(marked) == 2

@@ -22,8 +22,6 @@ from channelfit.scoring.layout.exponential_tables import DEGREE
 #: Arrays of `exponential_tables.SpectralWalk` in the order in which `runSweep` takes them.
 WALK_ARGUMENTS = ("visits", "visit_v", "visit_dt", "places", "values", "start_v")
 
-_CACHE_FRIENDLY = 4  # modes up to which sixteen samples are taken at once, eight beyond
-
 
 class CallingSpectrum(ModalSpectrum):
     """The formulas of `ModalSpectrum`, with Lagrange's factors as calls of functions.
@@ -77,28 +75,22 @@ class _Factor(LaneScalars):
 class CpuSpectralSource(LaneChannel):
     """The generated kernel that scores one model from its modes.
 
-    Arguments:
-        dtype: float64, or float32 for the arithmetic of every sample.
-        sampled: visit every sample (the modal path) instead of summing without samples.
-
     Attributes:
         text: the source; `runSweep` scores a range of blocks.
         lanes: candidates in a block.
     """
 
-    def __init__(self, model: ChannelModel, dtype: str = "float64", sampled: bool = False) -> None:
-        self.sampled, self.spectrum = sampled, CallingSpectrum(model)
+    def __init__(self, model: ChannelModel) -> None:
+        self.spectrum = CallingSpectrum(model)
         self.runs = SpectralRuns(self.spectrum)
         self.decaying, self.strainable = self.spectrum.decaying, self.spectrum.strainable
-        self.stride = 16 if self.spectrum.n_modes <= _CACHE_FRIENDLY else 8
-        super().__init__(model, dtype if sampled else "float64")
+        super().__init__(model, "float64")
         self.text = self._module()
 
     # --- pieces of text
 
     def _module(self) -> str:
-        n_sums = 0 if self.sampled else len(self.spectrum.sums)
-        n_decaying = 0 if self.sampled else len(self.decaying)
+        n_sums, n_decaying = len(self.spectrum.sums), len(self.decaying)
         self.c = LaneScalars(
             self.w,
             self.lanes,
@@ -119,9 +111,8 @@ class CpuSpectralSource(LaneChannel):
                 "there": n_decaying,
             },
         )
-        purpose = "scores from modes" if self.sampled else "scores without samples"
         self.header(
-            purpose,
+            "scores without samples",
             "cellOf, decay, exp, exprel, inline, offsetInCell, reciprocal, rootReciprocal, tanh",
         )
         self.write_rates()
@@ -136,14 +127,10 @@ class CpuSpectralSource(LaneChannel):
                 self.spectrum.factors(self.c, k)
         self._create_spectrum()
         self._create_units()
-        if self.sampled:
-            self._create_powers()
-            self._sample_run()
-        else:
-            self._create_denominators()
-            self._create_sums()
-            self._read_tables()
-            self._score_run()
+        self._create_denominators()
+        self._create_sums()
+        self._read_tables()
+        self._score_run()
         self._end_run()
         self._sweep()
         return self.w.text
@@ -317,75 +304,6 @@ class CpuSpectralSource(LaneChannel):
                 for k in range(len(self.model.chains)):
                     self.runs.end(self.c, k, self._units())
 
-    # --- one run sample by sample
-
-    def _create_powers(self) -> None:
-        """Write createPowers: every mode's decay over 0 to `stride` samples."""
-        w, n = self.w, self.spectrum.n_modes
-        with self.function("createPowers(a, dt, kept)", "The decay of each mode over samples."):
-            with self.over_lanes():
-                for mode in range(n):
-                    w(f"one = 1.0 - decay({self.spectrum.speed(self.c, mode)}*dt)", "power = 1.0")
-                    for j in range(self.stride + 1):
-                        w(f"{self.at('kept', j * n + mode)} = {self.real}(power)", "power *= one")
-
-    def _sample_run(self) -> None:
-        """Write sampleRun, of z: its modes, then each chain's base, then the current when open.
-
-        A leak comes last.
-        """
-        w, c, n, chains = self.w, self.c, self.spectrum.n_modes, len(self.model.chains)
-        with self.function(
-            "sampleRun(a, z, kept, data, v, n, weight)", "Adds n samples to the cost."
-        ):
-            with self._doubting():
-                for k in range(chains):
-                    self.runs.amplitudes(c, k)
-                    for j, mode in enumerate(self.spectrum.modes(k)):
-                        w(f"{self.at('z', mode)} = {self.real}(w{k}_{j + 1})")
-                    w(f"{self.at('z', n + k)} = {self.real}(w{k}_0)")
-                w(f"gain = {self._gain()}", f"{self.at('z', n + chains)} = {self.real}(gain)")
-                if self.runs.leaks:
-                    w(f"{self.at('z', n + chains + 1)} = {self.real}({self._leak()})")
-                self.runs.add_cancelled(c)
-            w(f"strides = n // {self.stride}")
-            with w.block("for k in range(strides):"):
-                w(f"part = data[k*{self.stride}:(k + 1)*{self.stride}]")
-                with self.over_lanes():
-                    self._load_modes()
-                    w(f"even = {self.real}(0.0)", f"odd = {self.real}(0.0)")
-                    for j in range(self.stride):
-                        self._residual("kept", j, f"part[{j}]")
-                        w(f"{'odd' if j % 2 else 'even'} += r*r")
-                    w(f"{c.at('cost', 0)} += weight*(even + odd)")
-                    for m in range(n):
-                        w(f"{self.at('z', m)} = z{m}*{self.at('kept', self.stride * n + m)}")
-            with w.block(f"for j in range(n - strides*{self.stride}):"):
-                row = n * self.lanes
-                w(f"row = kept[j*{row}:(j + 1)*{row}]", f"datum = data[strides*{self.stride} + j]")
-                with self.over_lanes():
-                    self._load_modes()
-                    self._residual("row", 0, "datum")
-                    w(f"{c.at('cost', 0)} += weight*(r*r)")
-
-    @property
-    def _n_z(self) -> int:
-        return self.spectrum.n_modes + len(self.model.chains) + (2 if self.runs.leaks else 1)
-
-    def _load_modes(self) -> None:
-        rows = range(self._n_z)
-        self.w(*(f"z{row} = {self.at('z', row)}" for row in rows))
-
-    def _residual(self, kept: str, j: int, datum: str) -> None:
-        """Write one sample: the product of open probabilities, less the datum."""
-        n = self.spectrum.n_modes
-        factors = self.runs.open_now(
-            lambda k: f"z{n + k}", lambda m: f"z{m}*{self.at(kept, j * n + m)}"
-        )
-        gain = n + len(self.model.chains)
-        leak = f" + z{gain + 1}" if self.runs.leaks else ""
-        self.w(f"r = z{gain}*({self.powers(factors)}){leak} - {datum}")
-
     # --- everything for a range of blocks
 
     def _sweep(self) -> None:
@@ -405,18 +323,14 @@ class CpuSpectralSource(LaneChannel):
 
     def _allocate_rows(self) -> None:
         w, L, c = self.w, self.lanes, self.c
-        widest, modes = self.widest, self.spectrum.n_modes
+        widest = self.widest
         w("n_candidates = parameters.shape[1]")
         w(f"theta = np.empty({max(1, len(self.model.parameters)) * L})", f"status = np.empty({L})")
         w(f"a = np.zeros({c.n_rows * L})", f"q = {c.view('q')}", f"gain = {c.view('gain')}")
         w(f"slots = np.zeros(n_slots*{self.n_x * L})", f"m64 = np.empty({self.n_square * L})")
         w(f"z64 = np.empty({4 * widest * L})", f"m = np.empty({(widest + 1) * widest * L})")
         w(f"turned = np.empty({L})")
-        if self.sampled:
-            w(f"kept = np.empty({(self.stride + 1) * modes * L}, np.{self.real})")
-            w(f"z = np.empty({self._n_z * L}, np.{self.real})")
-        else:
-            w(f"cells = np.zeros({max(1, len(self.decaying)) * L}, np.int64)")
+        w(f"cells = np.zeros({max(1, len(self.decaying)) * L}, np.int64)")
 
     def _load_rows(self) -> None:
         w, L, c = self.w, self.lanes, self.c
@@ -432,10 +346,7 @@ class CpuSpectralSource(LaneChannel):
         w("v = visit_v[visit]", "createQmat(v, theta, q, status)")
         self.create_drives()
         w("createSpectrum(a, visit_dt[visit, 1], m, turned)")
-        if self.sampled:
-            w("createPowers(a, visit_dt[visit, 0], kept)")
-        else:
-            w("createDenominators(a, visit_dt[visit, 0])")
+        w("createDenominators(a, visit_dt[visit, 0])")
         w("known, known_last = -1.0, -1")
         with w.block("for run in range(visits[visit], visits[visit + 1]):"):
             self._run()
@@ -450,13 +361,10 @@ class CpuSpectralSource(LaneChannel):
         with w.block("if span != known:"):
             w("createUnits(a, span)", "known, known_last = span, -1")
         with w.block("if weight > 0.0:"):
-            if self.sampled:
-                w("sampleRun(a, z, kept, tables[row:], v, int(n), weight)")
-            else:
-                with w.block("if places[run, 3] != known_last:"):
-                    w("known_last = places[run, 3]", "createSums(a, cells, span, known_last)")
-                w(f"readTables(a, cells, tables[row*{DEGREE + 1}:])")
-                w("scoreRun(a, v, n, weight, values[run, 3])")
+            with w.block("if places[run, 3] != known_last:"):
+                w("known_last = places[run, 3]", "createSums(a, cells, span, known_last)")
+            w(f"readTables(a, cells, tables[row*{DEGREE + 1}:])")
+            w("scoreRun(a, v, n, weight, values[run, 3])")
         with w.block("if target >= 0:"):
             w("endRun(a)", f"end = {self.part('slots', 'target', state)}")
             with w.block(f"for k in range({state}):"):

@@ -32,18 +32,14 @@ SWEEP_MODES, ADD_MODES = "runSweep", "addJobs"
 class CudaSpectralSource:
     """The CUDA text that scores one model from its modes.
 
-    Arguments:
-        dtype: float64, or float32 for the arithmetic of every sample.
-        sampled: visit every sample (the modal path) instead of summing without samples.
-
     Attributes:
         text: CUDA C++ with the kernels `runSweep` and `addJobs`. It compiles only behind the lines
             of `specialized`.
         hash: 16 hexadecimal digits of its SHA-256.
     """
 
-    def __init__(self, model: ChannelModel, dtype: str = "float64", sampled: bool = False) -> None:
-        self.model, self.dtype, self.sampled = model, dtype, sampled
+    def __init__(self, model: ChannelModel) -> None:
+        self.model = model
         self.channel, self.spectrum = CudaChannel(model), ModalSpectrum(model)
         self.runs = SpectralRuns(self.spectrum)
         self.decaying, self.strainable = self.spectrum.decaying, self.spectrum.strainable
@@ -65,8 +61,7 @@ class CudaSpectralSource:
     @cached_property
     def text(self) -> str:
         w = self.w
-        w(self.channel.title("scores from modes" if self.sampled else "scores without samples"))
-        w("", f"typedef {'float' if self.dtype == 'float32' else 'double'} real;", "")
+        w(self.channel.title("scores without samples"), "")
         self.channel.write(w)
         w(
             "",
@@ -74,8 +69,7 @@ class CudaSpectralSource:
             f"constexpr int N_SUMS = {max(1, len(self.spectrum.sums))};",
             f"constexpr int N_DECAYING = {max(1, len(self.decaying))};",
         )
-        if not self.sampled:
-            self._transform()
+        self._transform()
         if max(len(chain.states) for chain in self.model.chains) > 3:
             w("", *_JACOBI.splitlines())
             self._rotation()
@@ -207,7 +201,7 @@ class CudaSpectralSource:
     def _kernel(self) -> None:
         w = self.w
         w("", *FINISH.splitlines(), "", *_KERNEL_HEAD.splitlines())
-        with w.block(_SWEEP % (self.blocks, "real" if self.sampled else "double2")):
+        with w.block(_SWEEP % self.blocks):
             w(*(_LOAD if self.channel.ohmic else _load_of_drives()).splitlines())
             with w.block("for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit)"):
                 self._visit()
@@ -228,19 +222,13 @@ class CudaSpectralSource:
             w(f"const double gain = drive[{self.runs.opening}];")
             leaks = [f"drive[{row}]" for row in self.runs.leaks]
             w(*([f"const double leak = {' + '.join(leaks)};"] if leaks else []))
-        if self.sampled:
-            self._one_sample_on()
-        else:
-            self._denominators()
+        self._denominators()
         self._parts["visit"] = w.lines[begun:]
         w("const Run *run = runs + visits[visit], *end = runs + visits[visit + 1];")
         w("Run next = *run;")
         with w.block("while (run < end)"):
             w(*_RUN_HEAD.splitlines())
-            if self.sampled:
-                self._sampled_run()
-            else:
-                self._run()
+            self._run()
 
     def _denominators(self) -> None:
         w = self.w
@@ -285,60 +273,6 @@ class CudaSpectralSource:
                 self.runs.end(self.c, k, gone)
         self._parts["end"] = self.w.lines[begun:]
 
-    def _one_sample_on(self) -> None:
-        """Write every mode's decay over 0 .. BLOCK - 1 samples, and over BLOCK."""
-        w = self.w
-        w("constexpr int BLOCK = 8;", "real kept[N_X][BLOCK + 1];", "#pragma unroll")
-        for mode in range(self.spectrum.n_modes):
-            with w.block(""):
-                w(f"const double one = 1.0 - decay({self.spectrum.speed(self.c, mode)}*dts.x);")
-                w("double power = 1.0;", "#pragma unroll")
-                w(f"for (int j = 0; j <= BLOCK; ++j, power *= one) kept[{mode}][j] = real(power);")
-
-    def _sampled_run(self) -> None:
-        w, spectrum = self.w, self.spectrum
-        for k in range(len(self.model.chains)):
-            self.runs.amplitudes(self.c, k)
-        with w.block("if (weight > 0.0)"):
-            w("real z[N_X], sum = 0;", "const real amplitude = real(gain);")
-            w(*(["const real constant = real(leak);"] if self.runs.leaks else []))
-            for k in range(len(self.model.chains)):
-                for j, mode in enumerate(spectrum.modes(k)):
-                    w(f"z[{mode}] = real(w{k}_{j + 1});")
-            for k in range(len(self.model.chains)):
-                w(f"const real base{k} = real(w{k}_0);")
-            w("const real *datum = tables + places.z;", "int left = int(n);")
-            with w.block("for (; left >= BLOCK; left -= BLOCK, datum += BLOCK)"):
-                w("#pragma unroll")
-                with w.block("for (int j = 0; j < BLOCK; ++j)"):
-                    self._residual("j")
-                w("#pragma unroll")
-                w("for (int m = 0; m < N_X; ++m) z[m] *= kept[m][BLOCK];")
-                # float32 sums of long runs lose digits; a block at a time they do not.
-                w("cost += weight*double(sum);", "sum = 0;")
-            with w.block("for (int j = 0; j < left; ++j)"):
-                self._residual("0")
-                w("++datum;", "#pragma unroll")
-                w("for (int m = 0; m < N_X; ++m) z[m] *= kept[m][1];")
-            w("cost += weight*double(sum);")
-            self.runs.add_cancelled(self.c)
-        with w.block("if (target >= 0)"):
-            units = self.runs.decays(self.c, "u", "span")
-            w("double *y = slots + N_X*target;")
-            for k in range(len(self.model.chains)):
-                self.runs.end(self.c, k, units)
-
-    def _residual(self, j: str) -> None:
-        """Write one sample: the product of open probabilities, less the datum."""
-        w, factors = self.w, []
-        chains = self.runs.open_now(lambda k: f"base{k}", lambda m: f"z[{m}]*kept[{m}][{j}]")
-        for k, (text, power) in enumerate(chains):
-            w(f"const real open{k} = {text};")
-            factors += [f"open{k}"] * power
-        leak = " + constant" if self.runs.leaks else ""
-        w(f"const real off = amplitude*({'*'.join(factors)}){leak} - datum[{j}];")
-        w("sum += off*off;")
-
 
 #: The end of a candidate's score, for kernels that list those in doubt.
 FINISH = f"""\
@@ -359,7 +293,7 @@ __device__ __forceinline__ void finish(double sum, int status, bool doubt, doubl
 
 _KERNEL_HEAD = """\
 struct Run {
-    int4 places;  // source, target, first cell (or datum), last cell
+    int4 places;  // source, target, first cell, last cell
     double2 extent, datum;  // samples, ms in all; weight of each, sum of the data
 };
 
@@ -372,7 +306,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, %d) runSweep(
     const int n_scored, const int *__restrict__ jobs, const int *__restrict__ visits,
     const double *__restrict__ visit_v, const double2 *__restrict__ visit_dt,
     const Run *__restrict__ runs, const double *__restrict__ start_v, const int n_starts,
-    const %s *__restrict__ tables,
+    const double2 *__restrict__ tables,
     const double squares, const double least, const double total_weight,
     double *__restrict__ partial,
     signed char *__restrict__ flags, double *__restrict__ costs,

@@ -9,7 +9,7 @@ that these formulas become expects these names of a run: `n` samples of `weight`
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from channelfit.model.channel import Chain, ChannelModel
 from channelfit.scoring.kernels.scalars import Scalars
@@ -305,19 +305,6 @@ class SpectralRuns:
             lost = f"weight*gain*gain*n*w{k}_2*w{k}_2"
             some = c.choose(f"{c.at('strained', row)} > 0.0", lost, "0.0")
             c.put(c.at("cancelled", 0), f"{c.at('cancelled', 0)} + {some}")
-
-    def open_now(
-        self, base: Callable[[int], str], mode: Callable[[int], str]
-    ) -> list[tuple[str, int]]:
-        """Return the open occupancy of every chain at one sample, and its power.
-
-        Arguments:
-            base: by chain, the constant part; mode: by mode, its decayed amplitude.
-        """
-        return [
-            (" + ".join([base(k), *(mode(m) for m in self.spectrum.modes(k))]), chain.power)
-            for k, chain in enumerate(self.model.chains)
-        ]
 
 
 def name_transform(c: Scalars, coefficients: Sequence[str]) -> None:

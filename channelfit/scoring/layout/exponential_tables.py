@@ -90,12 +90,12 @@ class SpectralWalk:
 
     jobs (n_jobs + 1,), visits (n_visits + 1,): int32, the first visit and run of each.
     visit_v: (n_visits,) mV; visit_dt: (n_visits, 2) ms between samples, and of the shortest run.
-    places: (n_runs + 1, 4) int32: source and target slot (-1: none), first row of the table (or
-        first datum), its last row counted from there.
+    places: (n_runs + 1, 4) int32: source and target slot (-1: none), first row of the table, its
+        last row counted from there.
     values: (n_runs + 1, 4): samples, ms in all, weight, sum of the data, pA. Both end in an empty
         row, for kernels that read ahead.
     start_v: (n_starts,) mV.
-    tables: (n_rows, DEGREE + 1), see `transform_table`; or the data themselves, (n,) pA.
+    tables: (n_rows, DEGREE + 1), see `transform_table`.
     data_squares: sum w d^2 over everything scored, pA^2; n_slots: state slots.
     """
 
@@ -121,19 +121,18 @@ def voltage_varies(tree: RunTree) -> bool:
     return bool((tree.runs[needed_runs(tree), KIND] != HELD).any())
 
 
-def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> SpectralWalk:
+def spectral_walk(tree: RunTree, n_jobs: int = 1) -> SpectralWalk:
     """Return the walk through a tree of runs, if all that a score needs are at held voltages.
 
     Arguments:
         n_jobs: see `visit_order.schedule`.
-        sampled: keep the data, for kernels that visit every sample, instead of transforms.
 
     Raises: ValueError where voltage varies.
     """
-    order = schedule(tree, n_jobs, single_samples_anywhere=not sampled)
+    order = schedule(tree, n_jobs, single_samples_anywhere=True)
     if (tree.runs[order.run, KIND] != HELD).any():
         raise ValueError("voltage varies; only stepping can score that")
-    recording = _RunTables(sampled)
+    recording = _RunTables()
     visits, shortest = [0], []
     places: list[tuple[int, int, int, int]] = []
     values: list[tuple[float, float, float, float]] = []
@@ -148,7 +147,7 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
                 squares += weight * float(product(data[None], data[:, None])[0, 0])
                 # A single sample may stand at the end of an interval of its own: scored as if it
                 # were of the visit's, and walked through without being scored.
-                apart = n == 1 and span != dt and not sampled
+                apart = n == 1 and span != dt
                 end, scored_span = (-1, float(dt)) if apart else (target, span)
                 places.append((order.source[k], end, *recording.add(data)))
                 values.append((n, scored_span, weight, data.sum()))
@@ -177,29 +176,20 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1, sampled: bool = False) -> Spec
 
 
 class _RunTables:
-    """The tables of runs, or their data, one after the other.
+    """The tables of runs, one after the other."""
 
-    Arguments:
-        sampled: keep the data, each run beginning at a multiple of 16 bytes.
-    """
-
-    def __init__(self, sampled: bool) -> None:
-        self.sampled = sampled
+    def __init__(self) -> None:
         self.parts: list[np.ndarray] = []
         self.n = 0
 
     def add(self, data: np.ndarray) -> tuple[int, int]:
         """Add data (n,); return their first row, and the last row of their table, counted in it."""
-        if self.sampled:
-            rows, last = np.concatenate([data, np.zeros(-len(data) % 4)]), 0
-        else:  # a single sample is its own transform
-            rows = transform_table(data) if len(data) > 1 else np.eye(1, DEGREE + 1) * data[0]
-            last = len(rows) - 1
+        # a single sample is its own transform
+        rows = transform_table(data) if len(data) > 1 else np.eye(1, DEGREE + 1) * data[0]
         self.parts.append(rows)
         self.n += len(rows)
-        return self.n - len(rows), last
+        return self.n - len(rows), len(rows) - 1
 
     def joined(self) -> np.ndarray:
-        """Return all tables (n_rows, DEGREE + 1) or data (n,), and zeros for reading ahead."""
-        ahead = np.zeros(4) if self.sampled else np.zeros((1, DEGREE + 1))
-        return np.concatenate([*self.parts, ahead])
+        """Return all tables (n_rows, DEGREE + 1), and a row of zeros for reading ahead."""
+        return np.concatenate([*self.parts, np.zeros((1, DEGREE + 1))])
