@@ -268,6 +268,9 @@ def test_moving_voltage_and_models_without_modes_say_why(backend):
     circle = Problem(turning(), held("model_a").experiments)
     with pytest.raises(InputError, match="do not keep detailed balance"):
         make_scorer(circle, backend, path="closed-form")
+    offered = 'path "samples" is not one of auto, stepping, closed-form, moments'
+    with pytest.raises(InputError, match=offered):
+        make_scorer(circle, backend, path="samples")
 
 
 TURNING = {
