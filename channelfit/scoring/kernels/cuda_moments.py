@@ -23,8 +23,6 @@ from channelfit.scoring.kernels.detailed_balance import keeps_detailed_balance
 from channelfit.scoring.kernels.writers import CudaWriter
 from channelfit.scoring.layout.moment_tables import RUNG_BITS
 
-#: Names of the kernels.
-SWEEP_MOMENTS, ADD_MOMENTS = "runSweep", "addJobs"
 #: How far elements of the recurrence may exceed those of a state: they bring as much more of the
 #: rounding errors, and of what tables leave out.
 _GREATEST_GROWTH = 3e5
