@@ -85,7 +85,7 @@ class CpuMomentTables:
 
 
 class _Parts:
-    """What is added to the arrays, of which so many elements are there already."""
+    """New parts of the arrays, behind the elements that are there already."""
 
     def __init__(self, n_shapes: int, n_groups: int, n_tables: int, n_targets: int) -> None:
         self.n_shapes, self.n_groups = n_shapes, n_groups

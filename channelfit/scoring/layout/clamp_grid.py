@@ -30,7 +30,7 @@ from channelfit.problem.waves import Constant, Samples, Segment, Sines
 from channelfit.scoring.layout.clamp_scheme import NODES
 
 
-class Level(NamedTuple):
+class Fineness(NamedTuple):
     """How fine a mesh is.
 
     Attributes:
@@ -55,10 +55,11 @@ class Level(NamedTuple):
 
 _PER_AGE, _FIRST_STEP, _SHORTEST, _TOLERANCE = 12, 1e-9, 3e-6, 2e-4
 #: Coarse to fine. The first resolves no more than most amplifiers and channels do, those behind it
-#: any time constant alike; currents within the tolerances are right to 1e-4 of their peak.
+#: any time constant alike; currents within the tolerances are right to 1e-4 of
+#: their peak, where this is not far below what is charged and cancelled.
 LEVELS = (
-    Level(7, 1e-4, 2e-3, 5e-5),
-    *(Level(_PER_AGE * n, _FIRST_STEP / n, _SHORTEST / n, _TOLERANCE) for n in (1, 2, 4, 8)),
+    Fineness(7, 1e-4, 2e-3, 5e-5),
+    *(Fineness(_PER_AGE * n, _FIRST_STEP / n, _SHORTEST / n, _TOLERANCE) for n in (1, 2, 4, 8)),
 )
 _GROWTH = 9.0
 #: ms: the length of a leap, in which potentials of shorter time constants follow a jump.
@@ -264,7 +265,7 @@ class _Mesh:
             self.voltage = float(piece.voltage(piece.end))
             self.slope = piece.slope(piece.end)
 
-    def _due(self, level: Level) -> float:
+    def _due(self, level: Fineness) -> float:
         """Return the step, ms, that the time since the last jump or kink asks for."""
         growing = max(self.first, _GROWTH * self.age / level.finer)
         return max(min(self.shortest, growing), self.age / level.per_age)
