@@ -373,7 +373,7 @@ def _clamp_lines(found: Inspection, clamp: StarterClamp) -> Iterator[str]:
     section = list(clamp.lines(found))
     if clamp.active:
         text = (
-            f"The clamp is part of this fit: {clamp.reason} It makes scoring hundreds of times "
+            f"The clamp is part of this fit: {clamp.reason} It makes scoring some seventy times "
             "slower; `channelfit init --no-clamp` takes the clamp for ideal. To fit the "
             "resistance, give `parameters` a row `rs: {range: [1, 20], unit: MOhm}` and say "
             "`series_resistance: rs` (docs/clamp.md)."
@@ -382,7 +382,7 @@ def _clamp_lines(found: Inspection, clamp: StarterClamp) -> Iterator[str]:
         text = f"The clamp is taken for ideal: {clamp.reason}"
         if section:
             text += (
-                " A clamp makes scoring hundreds of times slower. These lines without their first "
+                " A clamp makes scoring some seventy times slower. These lines without their first "
                 "# make it part of the fit (docs/clamp.md):"
             )
     yield from (f"# {line}" for line in textwrap.wrap(text, 90))
@@ -393,7 +393,7 @@ def _clamp_message(clamp: StarterClamp) -> str:
     """Return the message on the screen about a recording's clamp."""
     if clamp.active:
         return (
-            f"the clamp is part of the fit: {clamp.reason} This makes scoring hundreds of times "
+            f"the clamp is part of the fit: {clamp.reason} This makes scoring some seventy times "
             "slower; --no-clamp leaves it out."
         )
     text = f"the clamp is taken for ideal: {clamp.reason}"
