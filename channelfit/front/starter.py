@@ -307,7 +307,8 @@ def starter_clamp(found: Inspection, use_clamp: bool | None) -> StarterClamp | N
     """Return the clamp of a recording, as far as its file says it.
 
     A clamp makes scoring some seventy times slower. So it is active where resistance and
-    capacitance are known and more than `LOST_MV` are lost when the current is largest, unless the user decides.
+    capacitance are known and more than `LOST_MV` are lost when the current is largest, unless the
+    user decides.
 
     Arguments:
         found: the recording, inspected.
