@@ -24,6 +24,7 @@ from channelfit.scoring.layout.moment_tables import (
     GREATEST_DECAY,
     GREATEST_DEGREE,
     TRUNCATION,
+    ladder,
     moment_table,
     rung_of,
     speed_of,
@@ -291,6 +292,14 @@ def test_speeds_of_a_sample_are_those_of_generators():
     assert 0.1 <= k.min() < 0.11
     assert 0.9 < k.max() <= 1.0
     assert np.median(k) == pytest.approx(0.1**0.5, rel=0.15)
+
+
+def test_there_are_tables_even_where_no_candidate_is_slow_enough():
+    found = ladder(Problem(chain(6, 1e6, 1e7), held("model_a").experiments), False)
+    assert found.served == 0
+    for (n, span), top in found.highest.items():
+        assert top >= found.lowest
+        assert moment_table(n, span, top) is not None
 
 
 @pytest.mark.parametrize("architecture", slow_but(["sm_90"], ["sm_75", "sm_80", "sm_90"]))

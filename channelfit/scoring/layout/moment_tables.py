@@ -282,7 +282,7 @@ def typical_speeds(model: ChannelModel, voltages: np.ndarray, n: int = 512) -> n
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """The rungs that the candidates of a problem need, as far as a sample of them tells.
+    """The rungs that the candidates of a problem need, estimated from a sample of them.
 
     Attributes:
         lowest: the lowest rung; slower candidates share it.
@@ -319,6 +319,7 @@ def ladder(problem: Problem, oscillating: bool) -> Ladder:
         lowest = min(lowest, rung_of(max(slow, _LEAST_DECAY / max(run.span for run in runs))))
         for run in runs:
             top = rung_of(GREATEST_DECAY / run.span) - 1
+            lowest = min(lowest, top)  # also where every candidate is too fast
             known = highest.get((run.n, run.span), 0)
             highest[run.n, run.span] = max(known, min(top, rung_of(fast)))
             decays.append(np.minimum(speed, most) * run.span)
