@@ -26,8 +26,7 @@ from channelfit.scoring.layout.moment_tables import RUNG_BITS
 #: How far elements of the recurrence may exceed those of a state: they bring as much more of the
 #: rounding errors, and of what tables leave out.
 _GREATEST_GROWTH = 3e5
-#: The least rho, of the fastest exit from a state: below, polynomials may grow further, and little is
-#: gained.
+#: The least rho, as a multiple of the fastest exit from a state: below it little is gained.
 _LEAST_RHO = 1.25
 #: A cost below this part of the data's own sum of squares is scored by stepping.
 LEAST_COST = 1e-10
