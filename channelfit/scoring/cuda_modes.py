@@ -35,6 +35,7 @@ class HeldScorer(Launched):
     """
 
     kernel_name = SWEEP_MODES
+    kernel_names: tuple[str, ...] = (SWEEP_MODES, ADD_MODES)
 
     def __init__(self, problem: Problem, source: Any, exact: Any) -> None:
         self.problem, self.source = problem, source
@@ -84,6 +85,7 @@ class HeldScorer(Launched):
                 parameters,
                 np.int64(parameters.shape[1]),
                 *some,
+                *self._arranged(parameters, first, n),
                 *program.arrays,
                 *sums,
                 partial,
@@ -101,6 +103,10 @@ class HeldScorer(Launched):
             self._exact.score_listed(parameters, cost, status, listed, n_listed, n_next)
         self._turn_done = True
 
+    def _arranged(self, parameters: Any, first: int, n: int) -> tuple[Any, ...]:
+        """Return further arguments of the kernel that scores, by the candidates of a launch."""
+        return ()
+
     def rerouted_share(self, parameters: Any) -> float:
         """Return the share of candidates that had to be stepped, of parameters on the GPU."""
         xp, n = gpu.cupy(), parameters.shape[1]
@@ -116,8 +122,7 @@ class HeldScorer(Launched):
         if n_slots not in self._kernels:
             text = self.source.specialized(n_slots)
             module = gpu.compile_cuda(text, (), f"{self.problem.model.name}.cu")
-            names = (SWEEP_MODES, ADD_MODES)
-            self._kernels[n_slots] = {name: module.kernel(name) for name in names}
+            self._kernels[n_slots] = {name: module.kernel(name) for name in self.kernel_names}
         return self._kernels[n_slots]
 
     @cached_property

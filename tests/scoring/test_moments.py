@@ -16,7 +16,7 @@ from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring import cpu_moments
+from channelfit.scoring import cpu_moments, cuda_moments
 from channelfit.scoring.choose_path import choose_path
 from channelfit.scoring.kernels.cuda_moments import CudaMomentSource
 from channelfit.scoring.layout.held_compression import compression
@@ -244,14 +244,17 @@ def test_the_cpu_chooses_moments_where_most_candidates_are_slow_enough():
     assert make_scorer(Problem(chain(6), experiments), "cpu").path == "closed-form"
 
 
-def test_jobs_lists_and_blocks_on_a_gpu(device):
-    """Runs that jobs share, warps that are not full, candidates too stiff for the tables."""
+def test_jobs_lists_and_blocks_on_a_gpu(device, monkeypatch):
+    """Runs that jobs share, warps that are not full, candidates too stiff for the tables, sorted or
+    in the order in which they are given.
+    """
     problem = Problem(chain(6, 1e-3, 1e4), held("model_a").experiments)
     values = np.geomspace(1e-3, 0.3, 35)[None]
     values[0, 7] = 1e4
     exact = ReferenceScorer(problem).score(values)
     scorer = make_scorer(problem, "cuda", path="moments")
-    for n_jobs in (1, 3):
+    for n_jobs, sorted_from in ((1, 99), (1, 1), (3, 1)):
+        monkeypatch.setattr(cuda_moments, "_SORTED_FROM", sorted_from)
         scorer.scoring.n_jobs = n_jobs
         found = scorer.score(values)
         assert np.abs(found.cost / exact.cost - 1).max() < 1e-9

@@ -4,7 +4,8 @@
 the generator of its candidate, and for each run one recurrence with it: open probabilities of
 Chebyshev's polynomials of the generator, the moments. The lanes of a warp share the bound of
 all their rates, so that one table turns the moments of all into coordinates of their currents: a
-product of matrices, which the matrix units for float64 do.
+product of matrices, which the matrix units for float64 do. Large populations are sorted by the bound
+at the voltage that takes most moments, so that the lanes of a warp are about as fast as each other.
 
 A candidate that is too stiff for the tables, or whose moments grow so that digits are lost, is put
 on a list, and the caller scores it by stepping.
@@ -30,6 +31,8 @@ _GREATEST_GROWTH = 3e5
 _LEAST_RHO = 1.25
 #: A cost below this part of the data's own sum of squares is scored by stepping.
 LEAST_COST = 1e-10
+#: The kernel of `CudaMomentSource.text` by whose results candidates are sorted.
+BOUND_SPEEDS = "boundSpeeds"
 #: Moments that are summed at once; rows of a tile of a table, and tiles that are summed at once.
 CHUNK, TILE, TILES = 8, 16, 2
 
@@ -40,8 +43,8 @@ class CudaMomentSource:
     Attributes:
         threads, blocks: of a block, and blocks on a multiprocessor: registers hold no more.
         reversible: whether all modes are real.
-        text: CUDA C++ with the kernels `runSweep` and `addJobs`. It compiles only behind the lines
-            of `specialized`.
+        text: CUDA C++ with the kernels `runSweep`, `addJobs` and `boundSpeeds`. It compiles only
+            behind the lines of `specialized`.
         hash: 16 hexadecimal digits of its SHA-256.
     """
 
@@ -360,11 +363,28 @@ __device__ __forceinline__ int followed(const Generator &g, const double *x,
     return moments<false, true>(g, u, drive, leak, part, degree, table, share, room, c, end);
 }
 
-// One thread: candidate first + i through the visits of job blockIdx.y. With several jobs, partial
-// and flags (jobs, n) take the sums and (status, + 16 for doubt), and addJobs finishes.
+// The bound of all modes at v mV, 1/ms, of candidates first and on; huge where there is none.
+extern "C" __global__ void boundSpeeds(
+    const double *__restrict__ parameters, const long long n_candidates, const int first,
+    const int n_scored, const double v, float *__restrict__ speeds) {
+    const int i = blockIdx.x*blockDim.x + threadIdx.x;
+    if (i >= n_scored) return;
+    double p[N_PARAMETERS], q[N_RATES];
+    int status = OK;
+#pragma unroll
+    for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n_candidates + first + i];
+    createQmat(v, p, q, status);
+    const float speed = float(greatestSpeed(q));
+    speeds[i] = speed >= 0.0f ? speed : 1e38f;
+}
+
+// One thread: candidate first + i, one place of an order (n) if there is one, through the visits of
+// job blockIdx.y. With several jobs, partial and flags (jobs, n) take the sums and (status, + 16 for
+// doubt), and addJobs finishes.
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) runSweep(
     const double *__restrict__ parameters, const long long n_candidates, const int first,
-    const int n_scored, const int *__restrict__ jobs, const int *__restrict__ visits,
+    const int n_scored, const long long *__restrict__ order, const int *__restrict__ jobs,
+    const int *__restrict__ visits,
     const double *__restrict__ visit_v, const double *__restrict__ visit_most,
     const Run *__restrict__ runs, const double *__restrict__ start_v, const int n_starts,
     const int first_rung, const Rung *__restrict__ rungs, const Part *__restrict__ parts,
@@ -375,7 +395,8 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) runSweep(
     signed char *__restrict__ statuses, int *__restrict__ listed, int *__restrict__ n_listed) {
     __shared__ double shared[MAX_THREADS/32][2][CHUNK][PAD];
     const int own = blockIdx.x*blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
-    const int job = blockIdx.y, i = min(own, n_scored - 1);  // every lane has work
+    const int job = blockIdx.y, place = min(own, n_scored - 1);  // every lane has work
+    const int i = order ? (int)order[place] : place;
     const double *parameter = parameters + first + i;
     double slots[N_X*N_SLOTS], cost = 0.0;
     int status = OK, grown = 0;

@@ -290,6 +290,7 @@ class Ladder:
         walk: of all runs, as one job.
         served: the share of the sample that no run is too long for.
         degree: moments of a run, the mean over all runs and the part of the sample that is served.
+        costliest: the voltage whose runs take most moments, mV.
     """
 
     lowest: int
@@ -297,6 +298,7 @@ class Ladder:
     walk: MomentWalk
     served: float
     degree: float
+    costliest: float
 
 
 def ladder(problem: Problem, oscillating: bool) -> Ladder:
@@ -309,7 +311,7 @@ def ladder(problem: Problem, oscillating: bool) -> Ladder:
     speeds = typical_speeds(problem.model, walk.visit_v)
     lowest, highest = rung_of(GREATEST_DECAY), dict[tuple[int, float], int]()
     served = np.ones(speeds.shape[1], dtype=bool)
-    decays = []
+    decays, moments = [], []
     for speed, first, last in zip(speeds, walk.visits[:-1], walk.visits[1:], strict=True):
         runs = walk.runs[first:last]
         most = GREATEST_DECAY / max(run.span for run in runs)
@@ -323,6 +325,8 @@ def ladder(problem: Problem, oscillating: bool) -> Ladder:
             known = highest.get((run.n, run.span), 0)
             highest[run.n, run.span] = max(known, min(top, rung_of(fast)))
             decays.append(np.minimum(speed, most) * run.span)
+        moments.append(np.sqrt(np.array(decays[first:last])).sum())
     highest = {kind: max(top, lowest) for kind, top in highest.items()}
     degree = float(np.mean(6.0 * np.sqrt(np.array(decays)[:, served]))) if served.any() else np.inf
-    return Ladder(lowest, highest, walk, float(served.mean()), degree)
+    costliest = float(walk.visit_v[np.argmax(moments)])
+    return Ladder(lowest, highest, walk, float(served.mean()), degree, costliest)
