@@ -82,9 +82,6 @@ class HeldScorer(Launched):
             (-(-n // threads), n_jobs),
             (threads,),
             (
-                parameters,
-                np.int64(parameters.shape[1]),
-                *some,
                 *self._arranged(parameters, first, n),
                 *program.arrays,
                 *sums,
@@ -104,8 +101,8 @@ class HeldScorer(Launched):
         self._turn_done = True
 
     def _arranged(self, parameters: Any, first: int, n: int) -> tuple[Any, ...]:
-        """Return further arguments of the kernel that scores, by the candidates of a launch."""
-        return ()
+        """Return the first arguments of the kernel that scores: the candidates of a launch."""
+        return parameters, np.int64(parameters.shape[1]), np.int32(first), np.int32(n)
 
     def rerouted_share(self, parameters: Any) -> float:
         """Return the share of candidates that had to be stepped, of parameters on the GPU."""

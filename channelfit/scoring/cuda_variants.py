@@ -42,8 +42,9 @@ from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import array_module, to_host
 from channelfit.scoring.tangent_plan import PiecewiseRamp, in_pieces, may_oscillate
 
-#: Candidates of one launch, at most: more make a GPU no fuller.
-MOST = 1 << 14
+#: Candidates of one launch, at most: more make a GPU no fuller, and results of several launches
+#: are put together on the host, which takes longer than the launches.
+MOST = 1 << 16
 #: The share of the free memory that a launch may take.
 _SHARE = 0.4
 #: A call on the GPU with parameters and, for wells, their numbers.

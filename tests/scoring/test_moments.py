@@ -248,7 +248,7 @@ def test_jobs_lists_and_blocks_on_a_gpu(device, monkeypatch):
     """Runs that jobs share, warps that are not full, candidates too stiff for the tables, sorted or
     in the order in which they are given.
     """
-    problem = Problem(chain(6, 1e-3, 1e4), held("model_a").experiments)
+    problem = Problem(chain(11, 1e-3, 1e4), held("model_a").experiments)
     values = np.geomspace(1e-3, 0.3, 35)[None]
     values[0, 7] = 1e4
     exact = ReferenceScorer(problem).score(values)
