@@ -251,7 +251,7 @@ class CpuMoments:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.source = CpuMomentSource(problem.model)
-        self.tables = CpuMomentTables(problem)
+        self.tables = CpuMomentTables(problem, self.source.resolves)
         self.squares = problem.scored.constant + self.tables.outside
 
     def score(self, parameters: np.ndarray, n_threads: int) -> tuple[Score, np.ndarray]:

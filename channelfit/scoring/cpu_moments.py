@@ -16,10 +16,13 @@ from channelfit.scoring.layout.moment_tables import (
     rung_of,
     speed_of,
 )
+from channelfit.scoring.layout.resolvent_tables import ResolventTable, resolvent_table
 from channelfit.scoring.tangent_plan import may_oscillate
 
 #: Numbers in the tables and targets of a problem at most, 64 MB; what needs more is stepped.
 _MOST_NUMBERS = 1 << 23
+#: rho times the time of a run beyond which moments of resolvents are cheaper.
+_GREATEST_DECAY = 512.0
 
 
 class CpuMomentTables:
@@ -30,19 +33,23 @@ class CpuMomentTables:
     Attributes:
         visits, visit_v, start_v, n_slots: see `moment_tables.MomentWalk`.
         visit_top: (n_visits,) the greatest rho that a visit's tables have, 1/ms.
-        ladder: (n_rungs,) rho on each rung, 1/ms.
+        ladder: (n_rungs,) rho on each rung, 1/ms; inf on the last, of resolvents.
         places: (n_runs, 3) int32: source and target slot (-1: none), kind.
         values: (n_runs, 2): weight, samples.
         table_of: (n_kinds, n_rungs) int32, the row of `shapes`; -1 where there is none yet.
-        shapes: (n_tables, 5) int32: moments for the current, and for the end; first group, the one
-            after the last; where the weights of the end begin in `tables`.
+        shapes: (n_tables, 8) int32: moments for the current, and for the end; first group, the one
+            after the last; where the weights of the end begin in `tables`; of resolvents where the
+            poles begin there, their number (else 0) and the moments of each.
         groups: (n_groups, 2) int32, TOGETHER directions each: moments, and where in `tables`.
         target_of: (n_runs, n_rungs) int32, where in `targets` the squares left beside all
             directions are, pA^2; the recording along each direction follows, pA.
         outside: see `moment_tables.MomentWalk`.
+
+    Arguments:
+        resolves: whether there is a rung of resolvents.
     """
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, resolves: bool) -> None:
         self._oscillating = may_oscillate(problem.model)
         walk = moment_walk(problem.scored, oscillating=self._oscillating)
         self.visits, self.visit_v, self.start_v = walk.visits, walk.visit_v, walk.start_v
@@ -53,16 +60,17 @@ class CpuMomentTables:
         slots = [(run.source, run.target) for run in walk.runs]
         self.places = np.column_stack([slots, kinds]).astype(np.int32)
         self.values = np.array([(run.weight, run.n) for run in walk.runs], dtype=float)
+        greatest = _GREATEST_DECAY if resolves else GREATEST_DECAY
         tops = [
-            rung_of(GREATEST_DECAY / max(run.span for run in walk.runs[first:last])) - 1
+            rung_of(greatest / max(run.span for run in walk.runs[first:last])) - 1
             for first, last in itertools.pairwise(walk.visits)
         ]
         self._rungs = range(walk.lowest, max(tops) + 1)
-        self.ladder = np.array([speed_of(rung) for rung in self._rungs])
+        self.ladder = np.array([*(speed_of(rung) for rung in self._rungs), np.inf])
         self.visit_top = np.array([speed_of(rung) for rung in tops])
-        self.table_of = np.full((len(self._kinds), len(self._rungs)), -1, np.int32)
-        self.target_of = np.zeros((len(self._runs), len(self._rungs)), np.int32)
-        self.shapes, self.groups = np.empty((0, 5), np.int32), np.empty((0, 2), np.int32)
+        self.table_of = np.full((len(self._kinds), len(self.ladder)), -1, np.int32)
+        self.target_of = np.zeros((len(self._runs), len(self.ladder)), np.int32)
+        self.shapes, self.groups = np.empty((0, 8), np.int32), np.empty((0, 2), np.int32)
         self.tables, self.targets = np.empty(0), np.empty(0)
 
     def add(self, missing: np.ndarray) -> bool:
@@ -71,17 +79,22 @@ class CpuMomentTables:
             return False
         new = _Parts(len(self.shapes), len(self.groups), self.tables.size, self.targets.size)
         for kind, rung in np.argwhere(missing):
-            n, span = self._kinds[kind]
-            table = moment_table(n, span, self._rungs[rung], self._oscillating)
-            assert table is not None  # no visit goes beyond its top
+            table = self._table(*self._kinds[kind], int(rung))
             self.table_of[kind, rung] = new.add(table)
             for k in np.flatnonzero((self.places[:, 2] == kind) & (self.values[:, 0] > 0)):
                 self.target_of[k, rung] = new.add_target(table, self._runs[k].inside)
-        self.shapes = np.concatenate([self.shapes, np.array(new.shapes, np.int32).reshape(-1, 5)])
+        self.shapes = np.concatenate([self.shapes, np.array(new.shapes, np.int32).reshape(-1, 8)])
         self.groups = np.concatenate([self.groups, np.array(new.groups, np.int32).reshape(-1, 2)])
         self.tables = np.concatenate([self.tables, *new.tables])
         self.targets = np.concatenate([self.targets, *new.targets])
         return True
+
+    def _table(self, n: int, span: float, rung: int) -> MomentTable:
+        if rung == len(self._rungs):
+            return resolvent_table(n, span, self._oscillating)
+        table = moment_table(n, span, self._rungs[rung], self._oscillating)
+        assert table is not None  # no visit goes beyond its top
+        return table
 
 
 class _Parts:
@@ -109,7 +122,11 @@ class _Parts:
         end = np.zeros(_up(max(degree, len(table.end)), 4))
         end[: len(table.end)] = table.end
         last = self.n_groups + len(self.groups)
-        self.shapes.append((_up(degree, 4), len(end), first, last, self._table(end)))
+        shape = (_up(degree, 4), len(end), first, last, self._table(end))
+        resolvent = (0, 0, 0)
+        if isinstance(table, ResolventTable):
+            resolvent = (self._table(table.poles), len(table.poles), table.powers)
+        self.shapes.append((*shape, *resolvent))
         return self.n_shapes + len(self.shapes) - 1
 
     def _table(self, numbers: np.ndarray) -> int:

@@ -1,10 +1,11 @@
-"""Kernel text that scores a block of candidates by the Chebyshev moments of its runs.
+"""Kernel text that scores a block of candidates by the moments of its runs.
 
-See `layout.moment_tables` for the mathematics, and `lanes` for candidates side by side. All
-candidates of a block share the rung of rho at a voltage, that of the fastest, so that tables are
-read once for all. A candidate is marked (`doubt`), and the caller scores it by stepping, if it is
-too fast for any table, or if its moments grow so large that their sum loses digits: starts that are
-rare at the next voltage, and cycles that oscillate.
+See `layout.moment_tables` and `layout.resolvent_tables` for the mathematics, and `lanes` for
+candidates side by side. All candidates of a block share the rung of rho at a voltage, that of the
+fastest, so that tables are read once for all; above the last rung they take moments of resolvents,
+of which the tables serve all rates. A candidate is marked (`doubt`), and the caller scores it by
+stepping, if its moments grow so large that their sum loses digits: starts that are rare at the next
+voltage, and cycles that oscillate.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.scoring.kernels.cpu_channel import LaneChannel
 from channelfit.scoring.kernels.detailed_balance import keeps_detailed_balance
 from channelfit.scoring.kernels.lanes import loops_of
+from channelfit.scoring.kernels.resolvents import Elimination
 from channelfit.scoring.kernels.scalars import LaneScalars
 from channelfit.scoring.layout.moment_tables import GREATEST_DEGREE
 
@@ -37,10 +39,15 @@ MOMENT_ARGUMENTS = (
 TOGETHER, AT_ONCE = 4, 8
 #: Of the largest moment: the error that rounding and tables leave in an open probability.
 MOMENT_ERROR = 5e-14
+#: That of resolvents, as a multiple, of the largest open probability among them: each occupancy
+#: keeps its own digits in an elimination without subtractions.
+RESOLVENT_ERRORS = 40.0
 #: A cost in which this error may make up a larger part is doubted.
 GREATEST_ERROR = 2.5e-10
 #: Up to so many states occupancies stay in registers over several moments.
 _FEW_STATES = 12
+#: Rows that an elimination stores at most; schemes with more have no moments of resolvents.
+_MOST_ROWS = 128
 
 
 class CpuMomentSource(LaneChannel):
@@ -49,15 +56,19 @@ class CpuMomentSource(LaneChannel):
     Attributes:
         text: the source; `runMoments` scores a range of blocks.
         lanes: candidates in a block.
+        resolves: whether candidates too stiff for Chebyshev's moments have those of resolvents.
     """
 
     def __init__(self, model: ChannelModel) -> None:
         super().__init__(model, "float64")
         self.n = len(model.chains[0].states)
         self.few = self.n <= _FEW_STATES
+        self.elimination = Elimination(self.n, self.entries(0))
+        self.resolves = sum(self.elimination.sizes.values()) <= _MOST_ROWS
         sizes = {"cost": 1, "lost": 1, "doubt": 1, "drive": 1, "leak": 1, "fastest": 1}
         sizes |= {"gain": self.n_gains, "q": self.n_rates, "f": self.n_rates, "growth": 1}
         sizes |= dict.fromkeys(("d", "u", "b", "e"), self.n) | {"x": self.n, "z": TOGETHER}
+        sizes |= self.elimination.sizes if self.resolves else {}
         self.c = LaneScalars(self.w, self.lanes, sizes)
         self.text = self._module()
 
@@ -71,6 +82,8 @@ class CpuMomentSource(LaneChannel):
         self._begin()
         for ends in (False, True):
             self._moments(ends)
+        if self.resolves:
+            self._resolvents()
         self._finish()
         self._project()
         self._compare()
@@ -109,9 +122,13 @@ class CpuMomentSource(LaneChannel):
                     w(f"{c.at('fastest', 0)} = most")
             with self.over_lanes():
                 self.w(f"most = {c.at('fastest', 0)}")
-                w(f"slow = most <= top and status[l] == 0.0 and {c.at('doubt', 0)} == 0.0")
-                w(f"{c.at('doubt', 0)} = {c.at('doubt', 0)} if slow else 1.0")
-                w(f"{c.at('fastest', 0)} = most if slow else 0.0")
+                if self.resolves:
+                    w("most = most if most <= top else 1e300")
+                    w(f"{c.at('fastest', 0)} = most if status[l] == 0.0 else 0.0")
+                else:
+                    w(f"slow = most <= top and status[l] == 0.0 and {c.at('doubt', 0)} == 0.0")
+                    w(f"{c.at('doubt', 0)} = {c.at('doubt', 0)} if slow else 1.0")
+                    w(f"{c.at('fastest', 0)} = most if slow else 0.0")
                 self._drive()
 
     def _drive(self) -> None:
@@ -196,13 +213,20 @@ class CpuMomentSource(LaneChannel):
 
     def _current(self, of: list[str]) -> str:
         """Return the current of a moment; that of a leak is 1 in every one, as occupancies are."""
+        return self._of_open(f"({self._open(of)})")
+
+    def _open(self, of: list[str]) -> str:
+        """Return the open probability of occupancies."""
         opened = [
             o if g == 1.0 else f"{float(g)!r}*{o}"
             for o, g in zip(of, self.model.chains[0].conductances, strict=True)
             if g
         ]
+        return " + ".join(opened) or "0.0"
+
+    def _of_open(self, probability: str) -> str:
         leak = "" if self.ohmic else f" + {self.c.at('leak', 0)}"
-        return f"{self.c.at('drive', 0)}*({' + '.join(opened) or '0.0'}){leak}"
+        return f"{self.c.at('drive', 0)}*{probability}{leak}"
 
     def _four_in_registers(self, ends: bool) -> None:
         w, c, n = self.w, self.c, self.n
@@ -235,6 +259,43 @@ class CpuMomentSource(LaneChannel):
                         if ends:
                             w(f"{c.at('e', i)} += weight[{k}]*{c.at(now, i)}")
                         w(f"{c.at(other, i)} = {self._twice(i, now)} - {c.at(other, i)}")
+
+    def _resolvents(self) -> None:
+        """Write the moments of resolvents: those of Chebyshev with other polynomials."""
+        w, c, n, at_once = self.w, self.c, self.n, 4 if self.few else 1
+        with self.function("createResolvent(a, speed)", "(speed - A)^-1, eliminated."):
+            with self.over_lanes():
+                self.elimination.factor(c, "speed")
+        with self.function("beginResolvents(a, m)", "The moment of the state, and R times it."):
+            with self.over_lanes():
+                w(f"m[l] = {self._current([c.at('u', i) for i in range(n)])}")
+                found = self.elimination.solve(c, [c.at("u", i) for i in range(n)])
+                w(*(f"{c.at('b', i)} = {found[i]}" for i in range(n)))
+        for ends in (False, True):
+            head = "resolventsToEnd(a, m, n, end)" if ends else "resolvents(a, m, n)"
+            with self.function(head, "The moments of powers of C = 2 R - I."):
+                with w.block(f"for k in range(0, n, {at_once}):"):
+                    w(f"row = m[k*{self.lanes}:(k + {at_once})*{self.lanes}]")
+                    with self.over_lanes():
+                        w("widest = 0.0")
+                        for array in "be" if ends else "b":
+                            w(*(f"{array}{i} = {c.at(array, i)}" for i in range(n)))
+                        for j in range(at_once):
+                            self._resolved(j, ends)
+                        w(f"most = max({c.at('growth', 0)}, {RESOLVENT_ERRORS!r}*widest)")
+                        w(*(f"most = max(most, abs(b{i}))" for i in range(n)))
+                        w(f"{c.at('growth', 0)} = most")
+                        for array in "be" if ends else "b":
+                            w(*(f"{c.at(array, i)} = {array}{i}" for i in range(n)))
+
+    def _resolved(self, j: int, ends: bool) -> None:
+        w, names = self.w, [f"b{i}" for i in range(self.n)]
+        w(f"opened = {self._open(names)}", "widest = max(widest, abs(opened))")
+        w(f"{self.at('row', j)} = {self._of_open('opened')}")
+        if ends:
+            w(*(f"e{i} += end[k + {j}]*b{i}" for i in range(self.n)))
+        found = self.elimination.solve(self.c, names)
+        w(*(f"b{i} = 2.0*{x} - b{i}" for i, x in enumerate(found)))
 
     def _finish(self) -> None:
         """Write finish: the state at the end, and the growth of all moments on the way to it."""
@@ -339,10 +400,16 @@ class CpuMomentSource(LaneChannel):
         w("weight, target = values[run, 0], places[run, 1]")
         w(f"source = {self.part('slots', 'places[run, 0]', state)}", "begin(a, source)")
         w("n = shapes[table, 0]")
+        if self.resolves:
+            with w.block("if shapes[table, 6] > 0:"):
+                self._run_resolvents()
+            w("else:")
+            w.depth += 1
         with w.block("if target >= 0:"):
             w("n = max(n, shapes[table, 1])", "momentsToEnd(a, m, n, tables[shapes[table, 4]:])")
         with w.block("else:"):
             w("moments(a, m, n)")
+        w.depth -= self.resolves
         w("addErrors(a, source, weight*values[run, 1])")
         with w.block("if target >= 0:"):
             w(f"finish(a, {self.part('slots', 'target', state)})")
@@ -355,6 +422,20 @@ class CpuMomentSource(LaneChannel):
             with w.block("for group in range(shapes[table, 2], shapes[table, 3]):"):
                 w("project(a, m, groups[group, 0], tables[groups[group, 1]:])")
                 w(f"compare(a, weight, targets[at + 1 + (group - shapes[table, 2])*{TOGETHER}:])")
+
+    def _run_resolvents(self) -> None:
+        w, L = self.w, self.lanes
+        w("powers = shapes[table, 7]", "n = powers*shapes[table, 6] + 4")
+        with w.block(f"for k in range({3 * L}):"):
+            w(f"m[(n - 3)*{L} + k] = 0.0")
+        with w.block("for pole in range(shapes[table, 6]):"):
+            w("createResolvent(a, tables[shapes[table, 5] + pole])")
+            w(f"beginResolvents(a, m[(n - 4)*{L}:])")
+            w("first = pole*powers")
+            with w.block("if target >= 0:"):
+                w(f"resolventsToEnd(a, m[first*{L}:], powers, tables[shapes[table, 4] + first:])")
+            with w.block("else:"):
+                w(f"resolvents(a, m[first*{L}:], powers)")
 
     def _store(self) -> None:
         w, c = self.w, self.c

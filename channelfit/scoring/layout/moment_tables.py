@@ -142,7 +142,7 @@ def moment_table(n: int, span: float, rung: int, oscillating: bool = False) -> M
         return MomentTable(np.zeros((0, 0)), np.zeros(0, np.int64), end, np.zeros((0, 0)))
     run, least = compression(n, oscillating), TRUNCATION * math.sqrt(n)
     decay /= n
-    space = directions([_exponentials(run, decay, oscillating)], _NEGLIGIBLE * math.sqrt(n))
+    space = directions([exponentials(run, decay, oscillating)], _NEGLIGIBLE * math.sqrt(n))
     rows = product(space, product(run.matrix, weights(decay * run.points)))
     edges = [*range(0, rows.shape[1], _BLOCK), rows.shape[1]]
     late_first = [rows[:, a:b] for a, b in itertools.pairwise(edges)][::-1]
@@ -154,7 +154,7 @@ def moment_table(n: int, span: float, rung: int, oscillating: bool = False) -> M
     return MomentTable(rows, lengths, end, product(turned, space))
 
 
-def _exponentials(run: Compression, fastest: float, oscillating: bool) -> np.ndarray:
+def exponentials(run: Compression, fastest: float, oscillating: bool) -> np.ndarray:
     """Return (rank, n_functions): exponentials in the space of a run, of rates up to `fastest`."""
     octaves = max(1.0, math.log2(1e3 * fastest * run.n))
     steps = np.linspace(0.0, 1.0, int(_TO_AN_OCTAVE * octaves))
