@@ -12,12 +12,15 @@ import numpy as np
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import N_SAMPLES
 from channelfit.reading.errors import InputError
-from channelfit.scoring.kernels.detailed_balance import reason_without_modes
+from channelfit.scoring.kernels.detailed_balance import (
+    longest_detour,
+    modes_are_real,
+    reason_without_modes,
+)
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.layout.exponential_tables import voltage_varies
 from channelfit.scoring.layout.moment_tables import Ladder, ladder
 from channelfit.scoring.layout.visit_order import schedule
-from channelfit.scoring.tangent_plan import may_oscillate
 
 
 def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str = "cuda") -> str:
@@ -56,6 +59,10 @@ def reason_against_modes(problem: Problem) -> str | None:
     return reason
 
 
+#: Oscillations around so many states die out as fast as tables of moments assume.
+_LONGEST_CYCLE = 6
+
+
 def reason_against_moments(problem: Problem) -> str | None:
     """Return why a problem cannot be scored by moments; None if it can."""
     model = problem.model
@@ -63,6 +70,11 @@ def reason_against_moments(problem: Problem) -> str | None:
         return "the open probability is a product of several"
     if model.chains[0].instant:
         return "the gate has no time constant"
+    if longest_detour(model.chains[0]) > _LONGEST_CYCLE and not modes_are_real(model):
+        return (
+            f"rates around a cycle of more than {_LONGEST_CYCLE} states are not balanced, and "
+            "occupancies may oscillate for longer than tables of moments hold"
+        )
     if voltage_varies(problem.scored):
         return "the command voltage varies on the way to scored samples"
     return None
@@ -94,7 +106,7 @@ def moments_pay(problem: Problem, backend: str, by_modes: bool) -> bool:
     least = _MOMENT_STATES[backend][0 if by_modes else 1]
     if not least <= len(problem.model.chains[0].states) <= _MOST_MOMENT_STATES:
         return False
-    found = ladder(problem, may_oscillate(problem.model))
+    found = ladder(problem, not modes_are_real(problem.model))
     if found.served < _LEAST_SERVED[backend]:
         return False
     return backend == "cpu" or _few_moments(found)

@@ -8,6 +8,7 @@ import numpy as np
 
 from channelfit.problem.experiment import Problem
 from channelfit.scoring.kernels.cpu_moments import AT_ONCE, TOGETHER
+from channelfit.scoring.kernels.detailed_balance import modes_are_real
 from channelfit.scoring.layout.moment_tables import (
     GREATEST_DECAY,
     MomentTable,
@@ -17,7 +18,6 @@ from channelfit.scoring.layout.moment_tables import (
     speed_of,
 )
 from channelfit.scoring.layout.resolvent_tables import ResolventTable, resolvent_table
-from channelfit.scoring.tangent_plan import may_oscillate
 
 #: Numbers in the tables and targets of a problem at most, 64 MB; what needs more is stepped.
 _MOST_NUMBERS = 1 << 23
@@ -50,7 +50,7 @@ class CpuMomentTables:
     """
 
     def __init__(self, problem: Problem, resolves: bool) -> None:
-        self._oscillating = may_oscillate(problem.model)
+        self._oscillating = not modes_are_real(problem.model)
         walk = moment_walk(problem.scored, oscillating=self._oscillating)
         self.visits, self.visit_v, self.start_v = walk.visits, walk.visit_v, walk.start_v
         self.n_slots, self.outside = walk.n_slots, walk.outside
@@ -79,7 +79,7 @@ class CpuMomentTables:
             return False
         new = _Parts(len(self.shapes), len(self.groups), self.tables.size, self.targets.size)
         for kind, rung in np.argwhere(missing):
-            table = self._table(*self._kinds[kind], int(rung))
+            table = self._table(int(kind), int(rung))
             self.table_of[kind, rung] = new.add(table)
             for k in np.flatnonzero((self.places[:, 2] == kind) & (self.values[:, 0] > 0)):
                 self.target_of[k, rung] = new.add_target(table, self._runs[k].inside)
@@ -89,7 +89,8 @@ class CpuMomentTables:
         self.targets = np.concatenate([self.targets, *new.targets])
         return True
 
-    def _table(self, n: int, span: float, rung: int) -> MomentTable:
+    def _table(self, kind: int, rung: int) -> MomentTable:
+        n, span = self._kinds[kind]
         if rung == len(self._rungs):
             return resolvent_table(n, span, self._oscillating)
         table = moment_table(n, span, self._rungs[rung], self._oscillating)

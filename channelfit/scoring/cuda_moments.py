@@ -190,13 +190,13 @@ class CudaMoments(HeldScorer):
     @cached_property
     def ladder(self) -> Ladder:
         """The rungs of the tables of all kinds of runs."""
-        return ladder(self.problem, not self.source.reversible)
+        return ladder(self.problem, self.source.oscillating)
 
     @cached_property
     def tables(self) -> FragmentTables:
         """The tables of all kinds of runs of the problem."""
         found = self.ladder
-        return FragmentTables(found.highest, found.lowest, not self.source.reversible)
+        return FragmentTables(found.highest, found.lowest, self.source.oscillating)
 
     @cached_property
     def _on_device(self) -> tuple[Any, ...]:
@@ -204,7 +204,7 @@ class CudaMoments(HeldScorer):
 
     def walk(self, n_jobs: int) -> PackedWalk:
         """Return the walk of a schedule of so many jobs, or as many as there are last runs."""
-        walk = moment_walk(self.problem.scored, n_jobs, not self.source.reversible)
+        walk = moment_walk(self.problem.scored, n_jobs, self.source.oscillating)
         runs = np.zeros(len(walk.runs) + 1, RUN)  # one behind the last is read ahead
         parts: list[np.ndarray] = []
         place = 0

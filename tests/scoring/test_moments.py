@@ -31,6 +31,7 @@ from channelfit.scoring.layout.moment_tables import (
     typical_speeds,
     weights,
 )
+from channelfit.scoring.layout.resolvent_tables import resolvent_table
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
 from support.cuda_host import compile_with_nvrtc
@@ -91,6 +92,38 @@ def test_tables_hold_traces_residuals_and_ends(n, decay):
     assert squares == pytest.approx(((trace - data) ** 2).sum(), rel=1e-10)
     for row, length in zip(table.rows, table.lengths, strict=True):
         assert not row[length:].any()
+
+
+@pytest.mark.parametrize("one_way", [False, True])
+@pytest.mark.parametrize("n", [0, 1, 2, 400, 3000])
+def test_resolvents_hold_traces_and_ends_whatever_the_rates(n, one_way):
+    """Of chains, and of a way around four states, from 1e-3 to 300 /ms, in all samples."""
+    rng = np.random.default_rng([n, one_way])
+    for speed in (1e-3, 1.0, 300.0):  # SciPy loses digits of faster ones
+        a = random_generator(7, rng) * speed
+        if one_way:
+            a[:4, :4] = speed * (np.roll(np.eye(4), 1, axis=0) - np.eye(4))
+            a[:4, 4:], a[4:, :4] = 0.0, 0.0
+            a[np.diag_indices(7)] -= a.sum(axis=0)
+        p0, open_ = rng.dirichlet(np.ones(7)), rng.uniform(size=7)
+        table = resolvent_table(n, 50.0, one_way)
+        states = []
+        for pole in table.poles:
+            states.append(pole * np.linalg.solve(pole * np.eye(7) - a, p0))
+            for _ in range(table.powers - 1):
+                solved = pole * np.linalg.solve(pole * np.eye(7) - a, states[-1])
+                states.append(2 * solved - states[-1])
+        states = np.array([*states, p0])
+        step = expm(a * 50.0 / max(n, 1))
+        trace = [p0]
+        for _ in range(max(n, 1)):
+            trace.append(step @ trace[-1])
+        assert np.abs(table.end @ states - trace[-1]).max() < 2e-11
+        if n:
+            run = compression(n, one_way)
+            basis = np.eye(n) if run.is_whole else run.basis
+            found = basis @ table.directions.T @ table.rows @ (states @ open_)
+            assert np.sqrt(np.mean((found - np.array(trace[:-1]) @ open_) ** 2)) < 3e-11
 
 
 def test_stiff_runs_have_no_table():
@@ -167,10 +200,25 @@ def test_costs_equal_the_reference_for_any_scheme(backend, name):
     assert compared(problem, values, backend).max() < 1e-9
 
 
-def test_ordinary_chains_are_not_doubted():
-    problem = Problem(SCHEMES["6 states"], held("model_a").experiments)
+@pytest.mark.parametrize(("name", "low", "high"), [("6 states", 0.1, 1), ("any rate", 1e-9, 1e9)])
+def test_chains_are_not_doubted(name, low, high):
+    """Slow ones have Chebyshev's moments, those of any speed moments of resolvents."""
+    problem = Problem(SCHEMES[name], held("model_a").experiments)
     scorer = make_scorer(problem, "cpu", path="moments")
-    assert not len(scorer.scoring.score(np.geomspace(0.1, 1.0, 19)[None], 1)[1])
+    assert not len(scorer.scoring.score(np.geomspace(low, high, 19)[None], 1)[1])
+
+
+def test_long_ways_around_are_refused():
+    """They oscillate for longer than tables hold: with ten states a cost would be off by 2e-8."""
+    experiments = held("model_a").experiments
+    for n, taken in ((6, True), (10, False)):
+        back = {f"S{i + 1} -> S{i}": "" for i in range(1, n)}
+        problem = Problem(chain(n, **back, **{f"S{n} -> S1": "k"}), experiments)
+        if taken:
+            assert compared(problem, np.geomspace(1e-3, 1e3, 19)[None]).max() < 1e-9
+            continue
+        with pytest.raises(InputError, match="cycle of more than 6 states"):
+            make_scorer(problem, "cpu", path="moments")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.cuda_common import CudaChannel
 from channelfit.scoring.kernels.cuda_spectral import ADD_JOBS, FINISH
-from channelfit.scoring.kernels.detailed_balance import keeps_detailed_balance
+from channelfit.scoring.kernels.detailed_balance import keeps_detailed_balance, modes_are_real
 from channelfit.scoring.kernels.writers import CudaWriter
 from channelfit.scoring.layout.moment_tables import RUNG_BITS
 
@@ -46,7 +46,7 @@ class CudaMomentSource:
 
     Attributes:
         threads, blocks: of a block, and blocks on a multiprocessor: registers hold no more.
-        reversible: whether all modes are real.
+        oscillating: whether some modes may not be real.
         text: CUDA C++ with the kernels `runSweep`, `addJobs` and `boundSpeeds`. It compiles only
             behind the lines of `specialized`.
         hash: 16 hexadecimal digits of its SHA-256.
@@ -60,7 +60,8 @@ class CudaMomentSource:
         self.channel = CudaChannel(model)
         self.k, self.chain = self.channel.chains[0]
         self.entries = self.channel.entries(self.k)
-        self.reversible = keeps_detailed_balance(model, self.chain)
+        self.oscillating = not modes_are_real(model)
+        self._balanced = keeps_detailed_balance(model, self.chain)
         self.opening = next(row for row, term in enumerate(model.terms) if term.chains)
         self.leaks = [row for row, term in enumerate(model.terms) if not term.chains]
         self.hash = hashlib.sha256(self.text.encode()).hexdigest()[:16]
@@ -127,13 +128,13 @@ class CudaMomentSource:
             for source, out in exits.items():
                 total = " + ".join(f"q[{row}]" for _, row in out)
                 w("{", f"    const double out = {total};", "    most = fmax(most, out);")
-                if self.reversible:
+                if self._balanced:
                     means = " + ".join(
                         f"meanOf(q[{row}], q[{rows[target, source]}])" for target, row in out
                     )
                     w(f"    disk = fmax(disk, out + {means});")
                 w("}")
-            if self.reversible:
+            if self._balanced:
                 w(f"return fmin(2.0*most, fmax({_LEAST_RHO!r}*most, disk));")
             else:
                 w("return 2.0*most;")

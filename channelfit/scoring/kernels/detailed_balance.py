@@ -25,6 +25,35 @@ def reason_without_modes(model: ChannelModel) -> str | None:
     return None
 
 
+def modes_are_real(model: ChannelModel) -> bool:
+    """Return whether no chain can oscillate: each is a tree, or keeps detailed balance."""
+    return all(_is_tree(chain) or keeps_detailed_balance(model, chain) for chain in model.chains)
+
+
+def _is_tree(chain: Chain) -> bool:
+    return len({frozenset((t.source, t.target)) for t in chain.transitions}) < len(chain.states)
+
+
+def longest_detour(chain: Chain) -> int:
+    """Return how many transitions a way around takes: of shortest cycles the longest.
+
+    A cycle counts from three states on, and for each transition the shortest one through it.
+    """
+    after: dict[str, set[str]] = {state: set() for state in chain.states}
+    for t in chain.transitions:
+        after[t.source].add(t.target)
+    longest = 0
+    for source, targets in after.items():
+        for target in targets:
+            reached, rim, steps = {target}, after[target] - {source, target}, 2
+            while rim and all(source not in after[state] for state in rim):
+                reached |= rim
+                rim = set().union(*(after[state] for state in rim)) - reached
+                steps += 1
+            longest = max(longest, steps + 1 if rim else 0)
+    return longest
+
+
 def keeps_detailed_balance(model: ChannelModel, chain: Chain) -> bool:
     """Return whether the rates around every cycle multiply to the same both ways.
 

@@ -2,7 +2,8 @@
 
 With the generator A of a voltage and s > 0, R = s (s - A)^-1 holds the occupancies after a time
 that is exponentially distributed with mean 1/s. A mode of rate lambda decays in it by
-s/(s + lambda), and in C = 2 R - I by (s - lambda)/(s + lambda): between -1 and 1 whatever lambda. So
+s/(s + lambda), and in C = 2 R - I by (s - lambda)/(s + lambda), which is between -1 and 1 whatever
+lambda is. So
 
     exp(A t) p0 = sum_jk w_jk(t) C_j^k R_j p0
 
@@ -46,7 +47,7 @@ class ResolventTable(MomentTable):
 
     Attributes:
         poles: (n_poles,) s, 1/ms.
-        powers: moments of each pole.
+        powers: moments of each pole, a multiple of eight.
     """
 
     poles: np.ndarray
@@ -82,9 +83,9 @@ def _weights(n: int, oscillating: bool) -> tuple[np.ndarray, int, np.ndarray]:
     """
     times = np.append(compression(n, oscillating).points[1:], n) if n else np.ones(1)
     poles = np.geomspace(_EDGE / n, _EDGE, _POLES) if n > 1 else np.array([_EDGE])
-    powers = max(20, 4 * math.ceil((3 * math.log2(n) - 8) / 4)) if n > 1 else 28
+    powers = max(24, 8 * math.ceil((3 * math.log2(n) - 4) / 8)) if n > 1 else 32
     if oscillating:
-        powers = 4 * math.ceil(0.45 * powers)
+        powers = 8 * math.ceil(0.225 * powers)
     slow = _SLOWEST / max(n, 1)
     some = np.geomspace(slow, _FAST, int(_TO_AN_OCTAVE * math.log2(_FAST / slow)))
     rates = np.concatenate([[0.0], some, np.geomspace(2 * _FAST, _FASTEST, 20)])
