@@ -320,7 +320,7 @@ def run(
     saving = _Saving(folder, screen)
     try:
         if folder is not None:
-            folder.save_source(scorer)
+            folder.begin(scorer)
         try:
             result = _searched(
                 plan, scorer, folder, screen, arguments, saving.on_generation, executor

@@ -206,7 +206,7 @@ class Fit:
         with RunFolder() as run:
             made = kinds.fit_folder(run.claim(Path(folder)), self._plan)
             try:
-                made.save_source(self._scorer)
+                made.begin(self._scorer)
                 made.begin_drawing(self._result, self._winner)
                 made.finish(self._result, self.summary)
             except BaseException as error:

@@ -29,7 +29,7 @@ from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text, writing
 from channelfit.results.files import FIT, HISTORY, SUMMARY, fault_of
-from channelfit.results.report.page_facts import facts_of
+from channelfit.results.report.page_facts import facts_of, scheme_of_plan
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.report.traces import TracePicture, fitted
 from channelfit.results.run_folder import RunFolder
@@ -38,6 +38,7 @@ from channelfit.search.loop import HISTORY_COLUMNS
 from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
 if TYPE_CHECKING:
+    from channelfit.results.report.page_content import ModelScheme
     from channelfit.results.run_summary import Winner
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.loop import FitResult, Progress
@@ -71,6 +72,7 @@ class FitFolder:
         self._text, self._n_rendered = io.StringIO(), 0
         self._text.write(csv_rows([_COLUMNS]))
         self._best: tuple[float, np.ndarray] | None = None
+        self._scheme: ModelScheme | None = None
         self._saved, self._saved_cost = time.monotonic(), math.inf
         run.report(**_described(fit))
 
@@ -79,11 +81,14 @@ class FitFolder:
         """The path of the folder."""
         return self.run.path
 
-    def save_source(self, scorer: Scorer) -> None:
-        """Write the generated code, where the backend has any."""
+    def begin(self, scorer: Scorer) -> None:
+        """Write the generated code, where the backend has any, and begin to draw the scheme."""
         if scorer.source_text:
             name = "source.cu" if scorer.backend == "cuda" else "source.py"
             write_text(self.path / name, scorer.source_text)
+        if self.fit.has_currents:
+            self._scheme = scheme_of_plan(self.fit)
+            self.writer.announce(self._scheme)
 
     def record(self, progress: Progress) -> InputError | None:
         """Add a generation to the history; save the state of the search every few seconds.
@@ -149,7 +154,7 @@ class FitFolder:
             lambda: write_text(self.path / SUMMARY, json_text(summary)),
             lambda: self._finish_drawing(result),
         )
-        facts = facts_of(self.fit, result, json_text(summary))
+        facts = facts_of(self.fit, result, json_text(summary), self._scheme)
         self.writer.report(facts, self.path / REPORT)
         faults = {}
         for k, step in enumerate(steps):

@@ -27,7 +27,7 @@ from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.fit_folder import picture_of
 from channelfit.results.report import step_families
-from channelfit.results.report.curve_figures import autocorrelation, family_figures
+from channelfit.results.report.curve_figures import autocorrelation, family_figures, lagged_products
 from channelfit.results.report.page_content import reported_fit
 from channelfit.results.report.page_facts import facts_of
 from channelfit.results.report.page_figures import packed_samples
@@ -197,6 +197,14 @@ def test_the_autocorrelation_of_noise_and_of_filtered_noise():
     found = autocorrelation(filtered[:, 100:], None, 0.1)
     assert found.at(0.5) == pytest.approx(kept**5, abs=0.05)
     assert found.lags_ms[1] == pytest.approx(0.1)
+
+
+def test_products_of_samples_apart_are_summed_over_rows_of_any_length():
+    rows = [np.random.default_rng(4).normal(size=n) for n in (1, 7, 64, 211)]
+    direct = np.zeros(211)
+    for row in rows:
+        direct[: len(row)] += np.correlate(row, row, "full")[len(row) - 1 :]
+    np.testing.assert_allclose(lagged_products(rows), direct, atol=1e-12)
 
 
 def test_samples_that_do_not_count_have_no_part_in_the_autocorrelation():

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from channelfit.model.model_file import load_model
 from channelfit.problem.protocol import load_protocol
 from channelfit.results.report import report_writer
-from channelfit.results.report.page_content import Facts
+from channelfit.results.report.page_content import Facts, ModelScheme
+from channelfit.results.report.page_facts import scheme_of
 from channelfit.results.report.report_writer import ReportWriter, draw, write_report
 from channelfit.results.report.traces import TracePicture, Traces
 from support.places import ROOT
@@ -32,22 +34,24 @@ def page(title: str = "a fit") -> TracePicture:
     return TracePicture(panels, title, "said beside it")
 
 
-def facts() -> Facts:
-    """Of a fit of a function, which takes the least."""
+def facts(scheme: ModelScheme | None = None) -> Facts:
+    """Of a fit of a function, which takes the least; of a model with a scheme."""
     rows = {"p": {"value": 1.0, "unit": "", "lower": 0.0, "upper": 2.0}}
     numbers = {"cost": 0.5, "generations": 3, "evaluations": 30, "seconds": 0.1, "seed": 1}
     words = {"name": "f", "model": "f", "file": "f.yaml", "stop_reason": "because"}
     words |= {"optimizer": "swarm", "backend": "cpu", "dtype": "float64"}
     rest = {"rms_error": None, "parameters": rows, "settings": {}, "machine": {}}
     summary = numbers | words | rest | {"versions": {"channelfit": "0"}}
-    return Facts(json.dumps(summary), None, (), np.array([[1.0, 10.0, 0.1, 0.5]]))
+    return Facts(json.dumps(summary), scheme, (), np.array([[1.0, 10.0, 0.1, 0.5]]))
 
 
 def test_the_other_process_writes_the_report(tmp_path):
-    """Which is the one that this process would write."""
-    write_report(None, facts(), tmp_path / "here.html")
+    """Which is the one that this process would write, with the scheme that it was sent before."""
+    scheme = scheme_of(load_model(ROOT / "models" / "model_a.yaml"))
+    write_report(None, facts(scheme), tmp_path / "here.html")
     other = started()
-    other.report(facts(), tmp_path / "there.html")
+    other.announce(scheme)
+    other.report(facts(scheme), tmp_path / "there.html")
     other._end_messages()
     assert other._child.wait(120) == 0
     here, there = ((tmp_path / f"{name}.html").read_text() for name in ("here", "there"))
@@ -111,7 +115,8 @@ def test_a_search_does_not_load_matplotlib(tmp_path):
         "from channelfit.results.report import report_writer\n"
         "report_writer._saves_time = lambda: True\n"  # on a single core as well
         "main(sys.argv[1:], standalone_mode=False)\n"
-        "assert not {'matplotlib', 'bokeh', 'jinja2'} & set(sys.modules)"
+        "assert not {'matplotlib', 'bokeh', 'jinja2', 'scipy.fft', 'scipy.special'} & "
+        "set(sys.modules)"
     )
     command = ["optimize", ROOT / "models" / "model_a.yaml", "--out", tmp_path / "out", "--quiet"]
     command += ["--population", "48", "--generations", "2", "--backend", "cpu"]

@@ -15,7 +15,7 @@ from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.assessment import parameter_rows
-from channelfit.results.uncertainty.estimate import estimate, undetermined
+from channelfit.results.uncertainty.estimate import estimate, quantile, undetermined
 from channelfit.results.uncertainty.noise_spectrum import (
     NoiseSpectrum,
     bands_of,
@@ -81,6 +81,14 @@ def test_given_noise_and_correlations_scale_the_errors():
     wide = estimate(objective, unit, 200, four_times, 0.7)
     np.testing.assert_allclose(wide.physical_errors, 2 * found.physical_errors, rtol=1e-12)
     assert wide.chi_square(wide.cost + 1) == pytest.approx(found.chi_square(found.cost + 1) / 4)
+
+
+def test_quantiles_of_students_distribution_are_those_of_scipy():
+    freedoms = np.concatenate([np.arange(1.0, 50.0), np.geomspace(1.01, 1e5, 200), [np.inf]])
+    for level in (0.5, 0.68, 0.95, 0.99):
+        truth = stats.t.ppf(0.5 + level / 2, freedoms)
+        np.testing.assert_allclose(quantile(level, freedoms), truth, rtol=1e-12)
+    assert quantile(0.95, np.inf) == pytest.approx(stats.norm.ppf(0.975), rel=1e-14)
 
 
 def test_a_log_scale_gives_a_factor():

@@ -241,12 +241,24 @@ def lagged_products(rows: Sequence[np.ndarray]) -> np.ndarray:
 
     Computed by the Fourier transform. Returns: (n_times of the longest row,).
     """
-    from scipy import fft  # loaded only where it is needed
-
     longest = max(len(row) for row in rows)
     total = np.zeros(longest)
     for row in rows:
-        size = fft.next_fast_len(2 * len(row), real=True)
-        power = np.abs(fft.rfft(row, size)) ** 2
-        total[: len(row)] += fft.irfft(power, size)[: len(row)]
+        size = _fast_length(2 * len(row))
+        power = np.abs(np.fft.rfft(row, size)) ** 2
+        total[: len(row)] += np.fft.irfft(power, size)[: len(row)]
     return total
+
+
+def _fast_length(n: int) -> int:
+    """Return the least length from n on that is a product of 2, 3 and 5, which transforms fast."""
+    while not _is_product(n):
+        n += 1
+    return n
+
+
+def _is_product(n: int) -> bool:
+    for factor in (2, 3, 5):
+        while n % factor == 0:
+            n //= factor
+    return n == 1

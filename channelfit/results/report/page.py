@@ -9,6 +9,7 @@ import io
 import math
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from channelfit.results.report.page_content import (
     side_by_side,
 )
 from channelfit.results.report.page_figures import MOST_SAMPLES, Figures, draw_curves, draw_traces
-from channelfit.results.report.page_shell import SCRIPT, TEMPLATES, page_text, short
+from channelfit.results.report.page_shell import SCRIPT, TEMPLATES, load_parts, page_text, short
 from channelfit.results.report.picture_texts import one_line
 from channelfit.results.report.plots import styled
 from channelfit.results.report.scheme import scheme_figure
@@ -72,6 +73,18 @@ def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()
     )
 
 
+def prepare(sketch: Traces) -> None:
+    """Do what takes longer for the first page than for later ones, before that is wanted.
+
+    Arguments:
+        sketch: any traces.
+    """
+    figures = Figures()
+    draw_traces(figures, 0, SharedRecording(sketch, (0,), (0,), ""), MOST_SAMPLES)
+    figures.as_plain()
+    load_parts(TEMPLATES / "report.html")
+
+
 # --- sections ------------------------------------------------------------------------------------
 
 
@@ -87,7 +100,7 @@ def _fit(number: int, run: ReportedFit, files: Sequence[str]) -> dict[str, Any]:
         "summary": summary,
         "verdict": _verdict(run),
         "cautions": fit_words.cautions(summary),
-        "scheme": None if scheme is None else scheme_svg(scheme, f"scheme{number}"),
+        "scheme": None if scheme is None else scheme_svg(scheme, number),
         "rates": None if scheme is None else _rates(scheme),
         "parameters": _parameters(summary),
         "undetermined": fit_words.undetermined(summary),
@@ -126,14 +139,15 @@ def _verdict(run: ReportedFit) -> list[tuple[str, str]]:
     return found
 
 
-def scheme_svg(scheme: ModelScheme, salt: str) -> str:
+@lru_cache
+def scheme_svg(scheme: ModelScheme, number: int) -> str:
     """Return the scheme as an SVG element for a page, in the colors of the page.
 
     Arguments:
-        salt: of the ids in it, which must differ between pictures of one page.
+        number: of the picture, by which the ids in it differ from those of others on the page.
     """
     out = io.StringIO()
-    with styled({"svg.fonttype": "path", "svg.hashsalt": salt}):
+    with styled({"svg.fonttype": "path", "svg.hashsalt": f"scheme{number}"}):
         scheme_figure(scheme).savefig(
             out,
             format="svg",

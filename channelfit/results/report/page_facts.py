@@ -19,19 +19,28 @@ from channelfit.search.plan import FitPlan
 from channelfit.search.saved_fit import OF_THE_MODEL
 
 
-def facts_of(plan: FitPlan, result: FitResult, summary_json: str) -> Facts:
+def facts_of(
+    plan: FitPlan, result: FitResult, summary_json: str, scheme: ModelScheme | None = None
+) -> Facts:
     """Collect the facts of a fit for its report.
 
     Arguments:
         summary_json: the text of ``summary.json``.
+        scheme: of the plan, where that is known already.
     """
     history = _columns(result.history)
     if not plan.has_currents:
         return Facts(summary_json, None, (), history)
+    reversals = _reversals(plan, result.values)
+    return Facts(summary_json, scheme or scheme_of_plan(plan), reversals, history)
+
+
+def scheme_of_plan(plan: FitPlan) -> ModelScheme:
+    """Return the scheme of the model that a plan fits to currents, as its file states it."""
     celsius = (e.temperature_C for e in plan.problem.experiments)
     temperature = next((c for c in celsius if c is not None), None)
-    model = build_model(plan.document, plan.model_file, temperature, words_of_clamps(plan.section))
-    return Facts(summary_json, scheme_of(model), _reversals(plan, result.values), history)
+    clamps = words_of_clamps(plan.section)
+    return scheme_of(build_model(plan.document, plan.model_file, temperature, clamps))
 
 
 def _columns(history: np.ndarray) -> np.ndarray:

@@ -63,6 +63,12 @@ def page_text(
     return rendered(template, {**context, **own})
 
 
+def load_parts(template: Path) -> None:
+    """Load what a page of a template is put together from, and keep it for that page."""
+    _environment(template.parent).get_template(template.name)
+    _library()
+
+
 def rendered(template: Path, context: Mapping[str, Any]) -> str:
     """Return the text of a template, in which the texts of the context are escaped."""
     return _environment(template.parent).get_template(template.name).render(context)

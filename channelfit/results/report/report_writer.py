@@ -2,9 +2,10 @@
 
 Loading Matplotlib and Bokeh and drawing take as long as a whole search. So a second process is
 started together with the command. It loads both while the first one loads everything else and
-searches. It is sent the traces as soon as they are known, and draws the picture and writes the
-tables while the first one computes the uncertainty of the fit. Then it is sent the numbers, and
-writes the report. If the second process fails, the first one does all of it itself.
+searches, and draws the scheme of the model. It is sent the traces as soon as they are known, and
+draws the picture while the first one computes the uncertainty of the fit. Then it is sent the
+numbers, and writes the tables and the report. If the second process fails, the first one does all
+of it itself.
 
 Sent are messages, each with its length before it, of a few kinds of dataclasses (`_KINDS`) as JSON,
 and their arrays in NumPy's own format without objects: nothing that could be run.
@@ -33,7 +34,7 @@ from channelfit.reading.files import write_text
 from channelfit.scoring.machine.threads import usable_cores
 
 if TYPE_CHECKING:
-    from channelfit.results.report.page_content import Facts
+    from channelfit.results.report.page_content import Facts, ModelScheme
     from channelfit.results.report.traces import TracePicture
 
 #: Bytes of the length before a message.
@@ -78,10 +79,14 @@ class ReportWriter:
         self._report: tuple[Facts, Path] | None = None
         self._sent = False
 
+    def announce(self, scheme: ModelScheme) -> None:
+        """Have the other process, if there is one, draw the scheme of the report to come."""
+        self._send(scheme)
+
     def begin(self, picture: TracePicture, file: Path) -> None:
         """Begin a picture, and return at once."""
         self._picture = picture, file
-        self._send(picture, file)
+        self._sent = self._send(picture, file) or self._sent
 
     def report(self, facts: Facts, file: Path) -> None:
         """Begin the report of the traces that were drawn last, and return at once.
@@ -90,17 +95,19 @@ class ReportWriter:
             file: the report, beside which the tables of the traces are written.
         """
         self._report = facts, file
-        self._send(facts, file)
+        self._sent = self._send(facts, file) or self._sent
 
-    def _send(self, content: TracePicture | Facts, file: Path) -> None:
+    def _send(self, content: TracePicture | Facts | ModelScheme, file: Path | None = None) -> bool:
+        """Send what is to be drawn, into a file if there is one; return whether it was sent."""
         if self._child is None or self._child.stdin is None:
-            return
+            return False
         # a process that is gone has drawn nothing, which `finish` will see
         with contextlib.suppress(OSError):
             message = encoded(content, file)
             self._child.stdin.write(len(message).to_bytes(_LENGTH, "big") + message)
             self._child.stdin.flush()
-            self._sent = True
+            return True
+        return False
 
     def finish(self) -> None:
         """Wait until all is written. Raises the errors of drawing and writing."""
@@ -190,17 +197,21 @@ def serve(reports: bool = True) -> None:
     # read at once, however long loading and drawing take: the sender must not wait
     reader = Thread(target=_read_messages, args=(messages,))
     reader.start()
-    draw(_sketch(), io.BytesIO())
+    sketch = _sketch()
+    draw(sketch, io.BytesIO())
     if reports:
-        importlib.import_module("channelfit.results.report.page")
+        page = importlib.import_module("channelfit.results.report.page")
+        page.prepare(sketch.panels[0])
     picture = None
     while message := messages.get():
         content, file = decoded(message)
         if hasattr(content, "panels"):
             picture = content
             draw(picture, file)
-        else:
+        elif hasattr(content, "summary_json"):
             write_report(picture, content, file)
+        elif reports:
+            page.scheme_svg(content, 0)  # which keeps it
 
 
 def _read_messages(messages: queue.Queue[bytes]) -> None:
@@ -261,19 +272,19 @@ def draw(picture: TracePicture, file: Path | io.BytesIO) -> None:
 # --- from one process to the other -------------------------------------------------------------
 
 
-def encoded(content: TracePicture | Facts, file: Path) -> bytes:
-    """Return a picture or facts, and the file to write, as bytes for `decoded`."""
+def encoded(content: TracePicture | Facts | ModelScheme, file: Path | None) -> bytes:
+    """Return what is to be drawn, and the file to write, as bytes for `decoded`."""
     import numpy as np  # see above
 
     arrays: dict[str, Any] = {}
-    text = json.dumps([str(file.absolute()), _as_json(content, arrays)])
+    text = json.dumps([str(file.absolute()) if file else "", _as_json(content, arrays)])
     out = io.BytesIO()
     np.savez(out, allow_pickle=False, text=np.frombuffer(text.encode(), np.uint8), **arrays)
     return out.getvalue()
 
 
 def decoded(sent: bytes) -> tuple[Any, Path]:
-    """Return the picture or the facts, and the file, that `encoded` has written."""
+    """Return what is to be drawn, and the file, that `encoded` has written."""
     import numpy as np  # see above
 
     with np.load(io.BytesIO(sent), allow_pickle=False) as archive:

@@ -215,7 +215,7 @@ def bands_of(
         if share == 0:
             continue
         band, weight, octave = _frequencies(len(one), longest)
-        found = weight / len(one) * np.abs(_transformed(one)) ** 2
+        found = weight / len(one) * np.abs(np.fft.rfft(one)) ** 2
         alone = _lines(found / weight)
         if alone.any():
             lines += (found[alone] / weight[alone] / share).tolist()
@@ -224,7 +224,7 @@ def bands_of(
         place += share * np.bincount(band, weight * octave, n_bands)
         power += np.bincount(band, found, n_bands)
         if slope is not None:
-            moved = np.sqrt(2.0 / len(one)) * _transformed(np.ascontiguousarray(slope.T))
+            moved = np.sqrt(2.0 / len(one)) * np.fft.rfft(np.ascontiguousarray(slope.T))
             line_gram.append(_products(moved[:, alone].T[:, :, None]))
             moved = moved[:, ~alone] * np.sqrt(weight / 2.0)
             edges = np.flatnonzero(np.diff(band)) + 1
@@ -291,13 +291,6 @@ def _band(frequency: np.ndarray, longest: int) -> np.ndarray:
     low = _AN_OCTAVE * octave
     found: np.ndarray = np.round(np.maximum(low, low + (_NARROW - _AN_OCTAVE) * (octave - _LOWEST)))
     return found.astype(int)
-
-
-def _transformed(values: np.ndarray) -> np.ndarray:
-    from scipy import fft  # loaded only where it is needed: every fit imports this file
-
-    found: np.ndarray = fft.rfft(values)
-    return found
 
 
 def neighbors(residuals: Sequence[np.ndarray], counts: Sequence[np.ndarray]) -> float:
