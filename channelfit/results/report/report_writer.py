@@ -20,6 +20,7 @@ import contextlib
 import importlib
 import io
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -202,16 +203,38 @@ def serve(reports: bool = True) -> None:
     if reports:
         page = importlib.import_module("channelfit.results.report.page")
         page.prepare(sketch.panels[0])
-    picture = None
+    picture, copy = None, 0
     while message := messages.get():
         content, file = decoded(message)
         if hasattr(content, "panels"):
             picture = content
-            draw(picture, file)
+            copy = _drawn_by_copy(picture, file)
         elif hasattr(content, "summary_json"):
             write_report(picture, content, file)
         elif reports:
             page.scheme_svg(content, 0)  # which keeps it
+    if copy and os.waitpid(copy, 0)[1] != 0:
+        raise RuntimeError("the picture was not drawn")
+
+
+def _drawn_by_copy(picture: TracePicture, file: Path) -> int:
+    """Draw a picture in a copy of this process, beside which the report is written.
+
+    The search is over by then, and leaves a core free.
+
+    Returns: the number of the copy; 0 where the picture was drawn here, as it is where libraries
+        may not survive being copied.
+    """
+    if sys.platform == "linux" and (copy := os.fork()):
+        return copy
+    failed = 1
+    try:
+        draw(picture, file)
+        failed = 0
+    finally:
+        if sys.platform == "linux":
+            os._exit(failed)
+    return 0
 
 
 def _read_messages(messages: queue.Queue[bytes]) -> None:
