@@ -319,7 +319,8 @@ def _fill(
     free = list(wells.space.free)
     unit = np.ascontiguousarray(found.unit[:, good])
     physical = wells.space.to_physical(unit)
-    local = wells.linearize(unit, good)
+    solved = found.take(good)
+    local = Local(solved.cost, np.zeros(len(good), np.int8), solved.gradient, solved.hessian)
     judge = _Judge(wells, problems, settings)
 
     def write(first: int, place: int, one: _Judged) -> None:

@@ -30,32 +30,36 @@ All random numbers come from the seed. Nothing depends on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
 
 import numpy as np
 
 from channelfit.batch.costs import WellCosts
 from channelfit.batch.limits import LIMITS
 from channelfit.batch.lowest import Lowest
+from channelfit.scoring.scorer import Linearization
 from channelfit.search.agreement import SAME
-from channelfit.search.least_squares import begin, step
+from channelfit.search.least_squares import Starts, begin, step
+from channelfit.search.objective import Local
 
 #: Points of a scan for each free parameter; descents of each well in a round on cores, and on a
 #: GPU, where many take as long as a few.
 _POINTS, _STARTS, _STARTS_ON_GPU = 256, 1, 8
 #: The same where a score steps through whole traces, well by well.
 _FEW_POINTS = 64
+#: The share of these points with which a search begins; the others wait until a well needs them.
+_FIRST = 1 / 8
 #: The most descents of a well from its scan, and how many must arrive at its lowest cost.
 _MOST, _AGREE = 20, 2
 #: Wells that are searched before the others: so many, and one more for so many wells.
 _PILOTS, _WELLS_A_PILOT = 4, 32
 #: Iterations of a descent, and the number of them over which its pace is measured.
 _ITERATIONS, _MEMORY = 150, 8
-#: A descent is over when its parabola promises less than this share of its cost: on the way, and
-#: for the solutions of the wells.
-_ROUGH, _FINE = 1e-6, 1e-11
+#: A descent begins with this damping; it is over when its parabola promised its last step less than
+#: this share of its cost: on the way, and for the solutions of the wells.
+_DAMPING, _ROUGH, _FINE = 1e-3, 1e-6, 1e-10
 #: Rounds of exchange, and solutions of others that a well tries in each.
 _EXCHANGES, _OTHERS = 6, 2
 #: A well gains by an exchange where its cost falls by more than this share.
@@ -113,13 +117,16 @@ class Solutions:
 
     Attributes:
         unit: (n_free, n_wells), in the unit cube; NaN where no start worked.
-        cost: (n_wells,) with priors, inf where no start worked.
+        cost, gradient, hessian: with priors, as a `Local` has them; the cost is inf where no start
+            worked.
         starts, agreed: (n_wells,) int64, the descents of a well, including those from solutions of
             other wells, and how many of them reached its lowest cost.
     """
 
     unit: np.ndarray
     cost: np.ndarray
+    gradient: np.ndarray
+    hessian: np.ndarray
     starts: np.ndarray
     agreed: np.ndarray
 
@@ -139,25 +146,27 @@ def search(
         on_progress(SearchProgress(stage, done, n_wells))
 
     report("scanning", 0)
-    pool = _scanned(wells, settings)
+    scans = first, _ = _scans(wells, settings)
+    together = settings.exchange and n_wells > 1
+    pilots = first.clearest(_PILOTS + n_wells // _WELLS_A_PILOT if together else 0)
     report("scanning", n_wells)
-    everyone = left = np.arange(n_wells)
+    everyone = np.arange(n_wells)
+    left = np.setdiff1d(everyone, pilots)
     exchange = partial(_exchange, wells, found, partial(report, "exchanging"))
-    if settings.exchange and n_wells > 1:
-        pilots = pool.clearest(_PILOTS + n_wells // _WELLS_A_PILOT)
-        left = np.setdiff1d(everyone, pilots)
-        _settle(wells, found, pool, pilots, partial(report, "refining"))
-        exchange(pilots, pilots, _OTHERS)
+    settle = partial(_settle, wells, found, report=partial(report, "refining"))
+    if together:
+        for scan in scans:
+            settle([scan], pilots)
+            exchange(pilots, pilots, _OTHERS)
         exchange(pilots, left, 1)
-    _settle(wells, found, pool, left, partial(report, "refining"))
-    if settings.exchange and n_wells > 1:
+    settle(scans, left)
+    if together:
         fresh = everyone
         for _ in range(_EXCHANGES):
             fresh = exchange(fresh, everyone, _OTHERS)
-    good = np.flatnonzero(np.isfinite(found.cost))
-    for some in _blocks(wells, good):
-        found.refine(wells, found.unit[:, some], some, _FINE)
-    return Solutions(found.unit, found.cost, found.ended(), found.agreed(np.arange(n_wells)))
+    for some in _blocks(wells, np.flatnonzero(np.isfinite(found.cost))):
+        found.finish(wells, some)
+    return found.solutions()
 
 
 def _blocks(wells: WellCosts, some: np.ndarray) -> list[np.ndarray]:
@@ -166,79 +175,119 @@ def _blocks(wells: WellCosts, some: np.ndarray) -> list[np.ndarray]:
     return [some[first : first + step] for first in range(0, len(some), step)]
 
 
-class _Pool:
-    """The points of a scan that fit each well best, behind the plan's starting point.
+class _Scan:
+    """Points tried on all wells, when the first well needs them, and the best of them for each.
 
     Arguments:
         unit: (n_free, n_points), of all points.
-        best: the points of each well, in the order in which they are used.
-        starts: how many are used at a time.
+        starts: how many points of a well are used in a round.
+        rounds: how many rounds there are, besides those of a start.
+        start: (n_free, 1), a point that comes before all others; None for none.
     """
 
-    def __init__(self, wells: WellCosts, unit: np.ndarray, best: Lowest, starts: int) -> None:
-        self.wells, self.unit, self.best, self.starts = wells, unit, best, starts
-        with np.errstate(invalid="ignore"):
-            self._clearness = best.cost[0] / best.cost[-1]
-        start = wells.plan.starting_point()
-        if start is not None:
-            own = start[wells.open.coordinates][None].repeat(wells.n_wells, axis=2)
-            place = np.full((1, wells.n_wells), unit.shape[1])
-            self.best = Lowest(np.zeros((1, wells.n_wells)), place, own).joined(best)
-            self.unit = np.concatenate([unit, start], axis=1)
+    def __init__(
+        self,
+        wells: WellCosts,
+        unit: np.ndarray,
+        starts: int,
+        rounds: int,
+        start: np.ndarray | None = None,
+    ) -> None:
+        self.wells, self.starts, self.start = wells, starts, start
+        self.unit = unit if start is None else np.concatenate([unit, start], axis=1)
+        ahead = 0 if start is None else 1
+        self.rounds = -(-(starts * rounds + ahead) // starts) if unit.shape[1] + ahead else 0
+
+    @cached_property
+    def _lowest(self) -> Lowest:
+        some = self.unit if self.start is None else self.unit[:, :-1]
+        return self.wells.lowest(some, max(_MOST, self.starts))
+
+    @cached_property
+    def _best(self) -> Lowest:
+        """The points of each well, in the order in which they are used."""
+        if self.start is None:
+            return self._lowest
+        own = self.start[self.wells.open.coordinates][None].repeat(self.wells.n_wells, axis=2)
+        place = np.full((1, self.wells.n_wells), self.unit.shape[1] - 1)
+        return Lowest(np.zeros((1, self.wells.n_wells)), place, own).joined(self._lowest)
 
     def clearest(self, n: int) -> np.ndarray:
         """Return the n wells (n,) that tell the points of the scan apart best."""
-        return np.sort(np.argsort(self._clearness, kind="stable")[:n])
+        with np.errstate(invalid="ignore"):
+            clearness = self._lowest.cost[0] / self._lowest.cost[-1]
+        return np.sort(np.argsort(clearness, kind="stable")[:n])
 
     def points(self, some: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the points (n_free, n) of some wells for a round, and the well of each (n,)."""
         rows = slice(number * self.starts, (number + 1) * self.starts)
-        cost, which = self.best.cost[rows][:, some], self.best.which[rows][:, some]
-        solved = self.best.solved[rows][:, :, some]
+        cost, which = self._best.cost[rows][:, some], self._best.which[rows][:, some]
+        solved = self._best.solved[rows][:, :, some]
         k, w = np.nonzero(np.isfinite(cost))
         return self.wells.placed(self.unit[:, which[k, w]], solved[k, :, w].T), some[w]
 
 
-def _scanned(wells: WellCosts, settings: SearchSettings) -> _Pool:
-    """Scan the space for all wells."""
+def _scans(wells: WellCosts, settings: SearchSettings) -> tuple[_Scan, _Scan]:
+    """Return a scan of the whole space by a few points, and one by all others."""
     usual = _STARTS_ON_GPU if wells.scorer.backend == "cuda" else _STARTS
     n_free, starts = wells.space.n_free, settings.starts or usual
-    points = _POINTS if wells.scorer.solves else _FEW_POINTS
+    points = settings.scan or n_free * (_POINTS if wells.scorer.solves else _FEW_POINTS)
     random = np.random.Generator(np.random.Philox(settings.seed))
-    unit = wells.sample(settings.scan or points * n_free, random)
-    return _Pool(wells, unit, wells.lowest(unit, max(_MOST, starts)), starts)
+    unit, few = wells.sample(points, random), max(1, int(_FIRST * points))
+    first = _Scan(wells, unit[:, :few], starts, 1, wells.plan.starting_point())
+    return first, _Scan(wells, unit[:, few:], starts, -(-_MOST // starts))
 
 
 class _Best:
     """The best point of every well so far, and the costs at which its descents ended."""
 
     def __init__(self, n_free: int, n_wells: int) -> None:
-        self.unit = np.full((n_free, n_wells), np.nan)
-        self.cost = np.full(n_wells, np.inf)
+        nothing = np.full((n_free, n_wells), np.nan), Linearization.empty(n_free, n_wells)
+        self._points = Starts(
+            nothing[0], Local(**vars(nothing[1])), np.ones(n_wells), np.zeros(n_wells, bool)
+        )
         self.tried = np.full(n_wells, np.inf)  # the lowest cost of another well's solution
         self._costs = np.empty((0, n_wells))  # of descents, NaN where a well had fewer
         self._n = np.zeros(n_wells, np.int64)  # descents of each well
 
-    def refine(
-        self,
-        wells: WellCosts,
-        unit: np.ndarray,
-        well: np.ndarray,
-        tolerance: float,
-    ) -> np.ndarray:
+    @property
+    def unit(self) -> np.ndarray:
+        """The best points (n_free, n_wells), NaN where there is none."""
+        return self._points.unit
+
+    @property
+    def cost(self) -> np.ndarray:
+        """Their costs (n_wells,), inf where there is none."""
+        return self._points.cost
+
+    def refine(self, wells: WellCosts, unit: np.ndarray, well: np.ndarray) -> np.ndarray:
         """Refine points (n_free, n) of wells (n,), and keep the best point of each well.
 
         Returns: the wells that gained.
         """
-        before = self.cost.copy()
-        ends, cost = descend(wells, unit, well, self.cost, tolerance)
-        order = np.argsort(-cost, kind="stable")  # the lowest is written last
-        order = order[cost[order] < self.cost[well[order]]]
-        self.unit[:, well[order]] = ends[:, order]
-        self.cost[well[order]] = cost[order]
-        if tolerance > _FINE:
-            self._note(well, cost)
+        before, starts = self.cost, begin(wells, unit, well)
+        starts.damping[:] = _DAMPING
+        ends = descend(wells, starts, well, before, _ROUGH)
+        self._note(well, ends.cost)
+        self._keep(ends, well)
         return np.flatnonzero(self.cost < before * (1 - _GAIN))
+
+    def finish(self, wells: WellCosts, some: np.ndarray) -> None:
+        """Go on from the best points of some wells (n,), with the derivatives that are known.
+
+        So do the dampings, unless a descent was stuck.
+        """
+        points = self._points.take(some)
+        damping = np.minimum(points.damping, _DAMPING)
+        points = replace(points, damping=damping, done=np.zeros(len(some), bool))
+        self._keep(descend(wells, points, some, self.cost, _FINE), some)
+
+    def _keep(self, ends: Starts, well: np.ndarray) -> None:
+        """Put ends of descents of wells (n,) in the place of best points that are no lower."""
+        order = np.lexsort((ends.cost, well))  # the lowest of each well stands first
+        lowest = order[np.unique(well[order], return_index=True)[1]]
+        lowest = lowest[ends.cost[lowest] <= self.cost[well[lowest]]]
+        self._points = self._points.put(well[lowest], ends.take(lowest))
 
     def _note(self, well: np.ndarray, cost: np.ndarray) -> None:
         """Record the costs (n,) at which descents of wells (n,) ended."""
@@ -252,10 +301,11 @@ class _Best:
         self._costs[rows, own] = cost[order]
         self._n += np.bincount(well, minlength=len(self._n))
 
-    def ended(self) -> np.ndarray:
-        """Return how many descents of each well did not fail: (n_wells,)."""
-        counts: np.ndarray = np.isfinite(self._costs).sum(axis=0)
-        return counts
+    def solutions(self) -> Solutions:
+        """Return the best points, and how many descents of each well did not fail, and agreed."""
+        points, local = self._points, self._points.local
+        agreed, ended = self.agreed(np.arange(len(self.cost))), np.isfinite(self._costs).sum(axis=0)
+        return Solutions(points.unit, local.cost, local.gradient, local.hessian, ended, agreed)
 
     def settled(self, wells: WellCosts) -> np.ndarray:
         """Return (n_wells,) whether enough descents agree, or noise hides what a well may gain."""
@@ -272,35 +322,34 @@ class _Best:
 
 
 def descend(
-    wells: WellCosts,
-    unit: np.ndarray,
-    well: np.ndarray,
-    known: np.ndarray,
-    tolerance: float,
-) -> tuple[np.ndarray, np.ndarray]:
+    wells: WellCosts, starts: Starts, well: np.ndarray, known: np.ndarray, tolerance: float
+) -> Starts:
     """Refine points until each is done, or would not reach the best of its well.
 
     Arguments:
+        well: (n,) of each point.
         known: (n_wells,) the lowest cost of each well so far.
 
-    Returns: the ends (n_free, n), and their costs (n,).
+    Returns: the ends, in the order of the starts.
     """
-    now, n = begin(wells, unit, well), unit.shape[1]
-    ends, cost, best = unit.copy(), now.cost.copy(), known.copy()
+    now, n, best = starts, len(starts), known.copy()
     places, past = np.arange(n), np.full((_MEMORY, n), np.inf)  # of those under way
+    ended, order = [], []
     for _ in range(_ITERATIONS):
         if now.done.any():
             left = np.flatnonzero(~now.done)
+            ended.append(now.take(now.done))
+            order.append(places[now.done])
             now, places, past = now.take(left), places[left], past[:, left]
         if not len(places):
             break
         own = well[places]
         past = np.concatenate([past[1:], now.cost[None]])
         now = step(wells, now, own, tolerance)
-        ends[:, places], cost[places] = now.unit, now.cost
         np.minimum.at(best, own, now.cost)
         now.done[_hopeless(past[0], now.cost, best[own])] = True
-    return ends, cost
+    ends = reduce(Starts.joined, ended, now)
+    return ends.take(np.argsort(np.concatenate([places, *order])))
 
 
 def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.ndarray:
@@ -313,15 +362,19 @@ def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: np.ndarray) -> np.nda
 
 
 def _settle(
-    wells: WellCosts, found: _Best, pool: _Pool, among: np.ndarray, report: Callable[[int], None]
+    wells: WellCosts,
+    found: _Best,
+    scans: Sequence[_Scan],
+    among: np.ndarray,
+    report: Callable[[int], None],
 ) -> None:
-    """Refine points of the scan for some wells, round after round, until each is settled."""
+    """Refine points of scans for some wells, round after round, until each is settled."""
     for some in _blocks(wells, among):
-        for number in range(-(-_MOST // pool.starts)):
+        for scan, number in ((scan, k) for scan in scans for k in range(scan.rounds)):
             unsettled = some[~found.settled(wells)[some]]
             if not len(unsettled):
                 break
-            found.refine(wells, *pool.points(unsettled, number), _ROUGH)
+            found.refine(wells, *scan.points(unsettled, number))
         report(int(some[-1]) + 1)
 
 
@@ -351,7 +404,7 @@ def _exchange(
         may_gain = ~found.settled(wells) | (tried.cost[k] < found.cost) | np.isinf(found.tried)
         for some in _blocks(wells, takers[(better[k] & may_gain)[takers]]):
             unit = wells.placed(own[:, tried.which[k, some]], tried.solved[k][:, some])
-            gained.append(found.refine(wells, unit, some, _ROUGH))
+            gained.append(found.refine(wells, unit, some))
             found.tried[some] = np.minimum(found.tried[some], tried.cost[k, some])
             report(int(some[-1]) + 1)
     return np.unique(np.concatenate(gained))

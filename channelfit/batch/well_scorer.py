@@ -12,6 +12,9 @@ import numpy as np
 from channelfit.problem.experiment import Problem
 from channelfit.scoring.scorer import Linearization, Score, Scorer
 
+#: Standard deviations of a sum of squares that count as noise.
+_DEVIATIONS = 3.0
+
 
 @dataclass(frozen=True, eq=False)
 class CrossProducts:
@@ -40,8 +43,9 @@ def attainable(
 
     No candidate changes the squares that lie outside of the space of all traces, so these measure
     white noise. As much noise for each dimension is left in that space by the true parameters, up
-    to a standard deviation of such a sum of squares. Of slow noise more is left, and of a model
-    that is not the cell's: costs are then higher, whichever the candidate.
+    to three standard deviations of such a sum of squares, more than which one well in a thousand
+    has by chance. Of slow noise more is left, and of a model that is not the cell's: costs are then
+    higher, whichever the candidate.
 
     Arguments:
         outside: (n_wells,) pA^2. total_weight: (n_wells,).
@@ -50,7 +54,7 @@ def attainable(
     n_outside = n_samples - n_residuals
     if n_outside < n_residuals:
         return np.zeros_like(outside)  # too few to measure noise
-    inside = (n_residuals + math.sqrt(2 * n_residuals)) / n_outside
+    inside = (n_residuals + _DEVIATIONS * math.sqrt(2 * n_residuals)) / n_outside
     found: np.ndarray = outside * (1 + inside) / total_weight
     return found
 

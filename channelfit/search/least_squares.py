@@ -203,7 +203,8 @@ def _brought_back(
 
     A step may be cut short; or each coordinate on which the bounds depend goes as far as it can,
     one after the other; or the step is taken in full but for one of these, which gives way as far
-    as it must: so a start can slide along a bound.
+    as it must: so a start can slide along a bound; or all of these stay, and the others take the
+    step that is best then.
 
     Arguments:
         trial: (n_free, n), the ends of the steps.
@@ -211,7 +212,8 @@ def _brought_back(
     Returns: the points (n_free, n), and the gain that the parabola promises of each (n,).
     """
     n_free, n = trial.shape
-    rows, ends, aims = objective.bounded, [old.unit], [trial]
+    rows, held = objective.bounded, _held(old, objective.bounded)
+    ends, aims = [old.unit, held], [trial, held]
     for order in (rows, rows[::-1]):
         one = trial.copy()
         one[rows] = old.unit[rows]
@@ -236,6 +238,16 @@ def _brought_back(
     promise = np.where(usable.reshape(len(ends), n), promise, -np.inf)
     best, places = promise.argmax(axis=0), np.arange(n)
     return inside.reshape(n_free, len(ends), n)[:, best, places], promise[best, places]
+
+
+def _held(old: Starts, rows: Sequence[int]) -> np.ndarray:
+    """Return the ends (n_free, n) of the steps that are best where some coordinates stay."""
+    gradient, hessian = old.local.gradient.copy(), old.local.hessian.copy()
+    gradient[rows], hessian[rows], hessian[:, rows] = 0.0, 0.0, 0.0
+    hessian[rows, rows] = 1.0
+    local = replace(old.local, gradient=gradient, hessian=hessian)
+    steps, promises = damped_steps(replace(old, local=local), np.ones(1))
+    return np.clip(old.unit + np.where(np.isfinite(promises[0]), steps[:, 0], 0.0), 0.0, 1.0)
 
 
 def _farthest(objective: Objective, inside: np.ndarray, aim: np.ndarray) -> np.ndarray:

@@ -337,8 +337,8 @@ def test_noise_alone_is_told_from_a_misfit_and_slow_noise(leaky):
     everyone = np.arange(40)
     cost = scorer.linearize(truth, everyone).cost
     within = cost <= scorer.attainable
-    assert 0.7 < within.mean() < 0.97  # a standard deviation above the mean
-    assert scorer.attainable == pytest.approx(np.full(40, 2.0**2), rel=0.2)
+    assert within.mean() > 0.97  # three standard deviations above the mean
+    assert scorer.attainable == pytest.approx(np.full(40, 2.0**2), rel=0.3)
     off = truth * np.exp(0.3 * np.random.default_rng(1).standard_normal(truth.shape))
     assert not (scorer.linearize(off, everyone).cost <= scorer.attainable).any()
     # the same power of noise, slow: it lies where candidates are, and more is left than expected
