@@ -26,7 +26,9 @@ from channelfit.scoring.tangent_plan import Plan
 #: Wells that one matrix product compares with candidates. The product always has this number of
 #: columns, so that the result of one well does not depend on the others.
 _COLUMNS = 8
-#: Numbers in the weighted currents of candidates that are held at once.
+#: Recordings that a thread compresses at a time.
+_COMPARED = 8
+#: Numbers in the weighted currents of candidates, and in recordings, that are held at once.
 _AT_ONCE = 1 << 23
 
 
@@ -48,27 +50,34 @@ class CpuWellScorer(WellScorer):
         self.squares = np.empty(self.n_wells)
         with single_threaded_blas():
             recordings, done = family.data(), 0
-            while block := list(islice(recordings, 2 * usable_cores())):
-                self._compare(block, done, plans)
+            together = max(1, min(_COMPARED, _AT_ONCE // (1 + len(tree.data_pA))))
+            while block := list(islice(recordings, together * usable_cores())):
+                self._compare(block, done, plans, together)
                 done += len(block)
         sizes = n_scored(group.problem), plans[0].n_residuals
         self.attainable = attainable(self._constants[0], self.total_weight, *sizes)
 
     def _compare(
-        self, recordings: Sequence[tuple[np.ndarray, float]], first: int, plans: Sequence[Plan]
+        self,
+        recordings: Sequence[tuple[np.ndarray, float]],
+        first: int,
+        plans: Sequence[Plan],
+        together: int,
     ) -> None:
-        """Compute the targets of the wells from this number on from their recordings."""
+        """Compute the targets of the wells from this number on, so many in the same products."""
 
         def some(begin: int, end: int) -> None:
-            for w, (data, constant) in enumerate(recordings[begin:end], first + begin):
-                known: dict[Any, Any] = {}  # plans differ in their ramps alone
-                for k, plan in enumerate(plans):
-                    found = plan.targets(data, constant, known)
-                    self._targets[k][w], self._constants[k, w] = found
-                weighted = plans[-1].scale * self._targets[-1][w]
-                self.squares[w] = weighted @ weighted + self._constants[-1, w]
+            begin, end = begin * together, min(end * together, len(recordings))
+            data, merged = zip(*recordings[begin:end], strict=True)
+            wells, rows = slice(first + begin, first + end), np.stack(data)
+            known: dict[Any, Any] = {}  # plans differ in their ramps alone
+            for k, plan in enumerate(plans):
+                found = plan.targets(rows, np.array(merged), known)
+                self._targets[k][wells], self._constants[k, wells] = found
+            weighted = plans[-1].scale * self._targets[-1][wells]
+            self.squares[wells] = np.sum(weighted**2, axis=1) + self._constants[-1, wells]
 
-        side_by_side(some, len(recordings), 1, usable_cores())
+        side_by_side(some, -(-len(recordings) // together), 1, usable_cores())
 
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return cost, gradient and Hessian; see `WellScorer.linearize`."""

@@ -54,12 +54,12 @@ class Projection:
     """A projection of data to targets of residuals, and the runs that it serves.
 
     Attributes:
-        project: takes samples to the space of the residuals, and returns the squares that lie
-            outside it, too.
-        runs: the samples of each run, among all data, and its number.
+        project: takes samples (.., n_samples) to the space of the residuals, (.., rank), and
+            returns the squares that lie outside it, (..), too.
+        runs: the samples of each run, among all data, and its number; all have as many.
     """
 
-    project: Callable[[np.ndarray], tuple[np.ndarray, float]]
+    project: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     runs: list[tuple[slice, int]]
 
 
@@ -242,7 +242,7 @@ class Plan:
         )
         self.groups.append(group)
         self._projections.append(
-            Projection(kept.project, [(samples_of(self.tree, r), r) for r in members])
+            Projection(kept.project_all, [(samples_of(self.tree, r), r) for r in members])
         )
         filled.scale.append(np.tile(np.sqrt(self.tree.run_weight[members]), rank))
         filled.flat, filled.rows = group.points.stop, group.residuals.stop
@@ -257,7 +257,7 @@ class Plan:
             self.groups.append(
                 PointGroup(piece.matrix, points, slice(filled.rows, filled.rows + rank))
             )
-            self._projections.append(Projection(piece.project, [(piece.samples, r)]))
+            self._projections.append(Projection(piece.project_all, [(piece.samples, r)]))
             filled.scale.append(np.full(rank, np.sqrt(weight)))
             filled.flat, filled.rows = points.stop, filled.rows + rank
 
@@ -286,30 +286,30 @@ class Plan:
         return np.array(rows, np.int64).reshape(-1, 6)
 
     def targets(
-        self, data_pA: np.ndarray, constant: float, known: dict[Any, Any] | None = None
-    ) -> tuple[np.ndarray, float]:
+        self, data_pA: np.ndarray, constant: Any, known: dict[Any, Any] | None = None
+    ) -> tuple[np.ndarray, Any]:
         """Return data as targets of the residuals, and the squares outside of all of these.
 
         Arguments:
-            data_pA: (n_data,) in the order of the tree's own, of the same weights.
-            constant: the squares that merging took out of them, pA^2, as `RunTree.constant`.
+            data_pA: (.., n_data) in the order of the tree's own, of the same weights.
+            constant: (..) the squares that merging took out of them, pA^2, as `RunTree.constant`.
             known: projections of the same data, which other plans of the tree have computed; it is
                 filled in.
 
-        Returns: the target (n_residuals,) pA, and the constant with what compression takes out.
+        Returns: the targets (.., n_residuals) pA, and the constants (..) with what compression
+            takes out.
         """
-        target, known = [], {} if known is None else known
+        target, known = [np.empty((*data_pA.shape[:-1], 0))], {} if known is None else known
         for projection in self._projections:
-            parts = []
-            for samples, r in projection.runs:
-                key = projection.project, samples.start
-                if key not in known:
-                    known[key] = projection.project(data_pA[samples])
-                part, rest = known[key]
-                parts.append(part)
-                constant += float(self.tree.run_weight[r]) * rest
-            target.append(np.stack(parts, axis=1).ravel())
-        return joined(target), constant
+            key = projection.project, projection.runs[0][0].start
+            if key not in known:
+                own = np.stack([data_pA[..., samples] for samples, _ in projection.runs], axis=-2)
+                known[key] = projection.project(own)
+            part, rest = known[key]
+            for k, (_, r) in enumerate(projection.runs):
+                constant = constant + self.tree.run_weight[r] * rest[..., k]
+            target.append(part.swapaxes(-1, -2).reshape(*data_pA.shape[:-1], -1))
+        return np.concatenate(target, axis=-1), constant
 
     def _stretches(self, tree: RunTree, held: np.ndarray, relaxes: bool) -> Iterator[Stretch]:
         r = 0
@@ -356,9 +356,9 @@ def samples_of(tree: RunTree, r: int) -> slice:
     return slice(begin, begin + int(tree.runs[r, N_SAMPLES]))
 
 
-def _untouched(data: np.ndarray) -> tuple[np.ndarray, float]:
+def _untouched(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return data as they are, where every sample is a residual of its own."""
-    return data, 0.0
+    return data, np.zeros(data.shape[:-1])
 
 
 def nodes_of(tree: RunTree, r: int) -> np.ndarray:
