@@ -12,10 +12,12 @@ reverses between -25 and 5 mV, and white noise of 5 to 30 pA. All 17 parameters 
 * worst: the cost of each well against the best known, that of a descent from the true parameters
   where that is lower.
 * coverage: how many of all 95 % intervals hold the true value.
-* alone: the same recordings by the best that there is without this: a loop of our own fits, and
-  SciPy's least_squares ("trf", bounds) with our compressed residuals and exact derivatives, which
-  begins where our scan says, which it gets for nothing, and stops when two of its starts agree, as
-  ours does. Both in the same run, by the processor's time for a well on one core.
+* alone: the same recordings by the best that there is without this, in the same run, by the
+  processor's time for a well on one core: a loop of our own fits, and SciPy's least_squares ("trf",
+  bounds) three times. First with our compressed residuals and exact derivatives; it begins where
+  our scan says, which it gets for nothing, and stops when two of its starts agree. Then with a
+  model that Numba compiled (`plate_numba.py`), from random starts until two agree, and from the
+  published values alone, near which these wells lie.
 
     python benchmarks/plate.py --ramps [FIT --set KEY=VALUE ...]
 
@@ -27,7 +29,7 @@ of the largest.
 What a well takes, in operations: a linearization of 17 parameters is some 5 million (propagators of
 29 voltages and their derivatives, two ramps in 42 pieces of 60 equations each, 1,700 residuals with
 18 columns). A descent takes some 50 from a point of the scan and 8 from another well's solution; a
-well takes some 35 in all.
+well takes some 14 in all.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +48,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from plate_numba import MEAN, Model
 from report import RESULTS, Row, as_script, compared, finish
 from scipy.optimize import least_squares
 
@@ -66,6 +69,7 @@ from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import Scorer, make_scorer
 from channelfit.search.agreement import SAME
 from channelfit.search.hybrid import Hybrid
+from channelfit.search.least_squares import begin
 from channelfit.search.loop import optimize
 from channelfit.search.plan import FitPlan
 
@@ -203,8 +207,9 @@ def best_known(
         wells = WellCosts(plan, scorer)
         unit = wells.space.to_unit(np.ascontiguousarray(plate.truth[:, own]))
         everything = np.arange(len(own))
-        _, cost = search.descend(wells, unit, everything, np.full(len(own), np.inf), 1e-11)
-        best[own] = np.minimum(best[own], cost)
+        starts, unknown = begin(wells, unit, everything), np.full(len(own), np.inf)
+        ends = search.descend(wells, starts, everything, unknown, 1e-11)
+        best[own] = np.minimum(best[own], ends.cost)
     return best
 
 
@@ -248,56 +253,113 @@ def single_fits(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.n
     return taken, costs
 
 
+#: Residuals and their derivatives by unit coordinates, at a point of the unit cube.
+Both = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
+def least_squares_until(
+    both: Both,
+    starts: Iterable[np.ndarray],
+    outside: float,
+    n_agree: int,
+    ended: list[np.ndarray],
+) -> None:
+    """SciPy's least squares from starts until some agree; appends the best end.
+
+    Arguments:
+        outside: squares that are no residuals, in their units.
+    """
+    costs: list[float] = []
+    ends: list[np.ndarray] = []
+    known: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+
+    def part(x: np.ndarray, which: int) -> np.ndarray:
+        key = x.tobytes()
+        if key not in known:
+            known.clear()
+            known[key] = both(x)
+        return known[key][which]
+
+    for start in starts:
+        found = least_squares(
+            partial(part, which=0),
+            np.clip(start, 1e-6, 1 - 1e-6),
+            partial(part, which=1),
+            bounds=(0, 1),
+            x_scale="jac",
+            ftol=1e-8,
+            xtol=1e-8,
+            gtol=1e-10,
+            max_nfev=150,
+        )
+        ends.append(found.x)
+        costs.append(2 * found.cost + outside)
+        if sum(one <= min(costs) * (1 + SAME) for one in costs) >= n_agree:
+            break
+    ended.append(ends[int(np.argmin(costs))])
+
+
 def by_scipy(plan: FitPlan, problems: Sequence[Problem]) -> tuple[Taken, np.ndarray]:
-    """SciPy's least squares from the starts of our scan, until two agree."""
+    """SciPy's least squares with our Jacobian from the starts of our scan, until two agree."""
     ((_, scorer),) = well_scorers(problems, "cpu")
     wells = WellCosts(plan, scorer)
-    pool = search._scanned(wells, SearchSettings())
-    space = wells.space
-    starts = [pool.points(np.array([w]), 0)[0] for w in range(len(problems))]
-    more = [[pool.points(np.array([w]), k)[0] for k in range(1, 10)] for w in range(len(problems))]
+    _, scan = search._scans(wells, SearchSettings())
+    starts = [
+        [scan.points(np.array([w]), k)[0][:, 0] for k in range(10)] for w in range(len(problems))
+    ]
     linearizers = [Linearizer(problem) for problem in problems]
     plans = [next(iter(one.plans())) for one in linearizers]
+    ends: list[np.ndarray] = []
 
-    def loop() -> np.ndarray:
-        return np.array([of_well(w) for w in range(len(problems))])
+    def both(w: int, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        physical = wells.space.to_physical(x[:, None])
+        ((_, shown),) = linearizers[w].predicted(physical)
+        residuals = shown[:, 0] - plans[w].scale * plans[w].target
+        return residuals, shown[:, 1:] * wells.space.slope(physical)[:, 0]
 
-    def of_well(w: int) -> float:
-        linearizer, own = linearizers[w], plans[w]
-        weighted = own.scale * own.target
-        known: dict[bytes, tuple[np.ndarray, np.ndarray]] = {}
+    def loop() -> None:
+        for w, own in enumerate(plans):
+            least_squares_until(partial(both, w), starts[w], own.constant, 2, ends)
 
-        def both(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            key = x.tobytes()
-            if key not in known:
-                known.clear()
-                physical = space.to_physical(x[:, None])
-                ((_, shown),) = linearizer.predicted(physical)
-                slope = space.slope(physical)[:, 0]
-                known[key] = shown[:, 0] - weighted, shown[:, 1:] * slope
-            return known[key]
+    return _of_ends(loop, ends, wells)
 
-        costs: list[float] = []
-        for unit in np.concatenate([starts[w], *more[w]], axis=1).T:
-            found = least_squares(
-                lambda x: both(x)[0],
-                np.clip(unit, 1e-6, 1 - 1e-6),
-                lambda x: both(x)[1],
-                bounds=(0, 1),
-                x_scale="jac",
-                ftol=1e-8,
-                xtol=1e-8,
-                gtol=1e-10,
-                max_nfev=150,
-            )
-            costs.append((2 * found.cost + own.constant) / scorer.total_weight[w])
-            if sum(cost <= min(costs) * (1 + SAME) for cost in costs) >= 2:
-                break
-        return min(costs)
 
+def by_numba(
+    informed: bool, plan: FitPlan, problems: Sequence[Problem]
+) -> tuple[Taken, np.ndarray]:
+    """The same with a model that Numba compiled, from the published values or random starts."""
+    ((_, scorer),) = well_scorers(problems, "cpu")
+    wells = WellCosts(plan, scorer)
+    published = wells.space.to_unit(plan.problem.values()[:, None]).T
+    models = [Model(problem, wells.space.to_physical) for problem in problems]
+    models[0].both(published[0])  # compiles
+    ends: list[np.ndarray] = []
+
+    def loop() -> None:
+        for w, own in enumerate(models):
+            starts = np.random.default_rng(w).random((50, wells.space.n_free))
+            some, n = (published, 1) if informed else (starts, 2)
+            least_squares_until(own.both, some, own.constant / MEAN, n, ends)
+
+    return _of_ends(loop, ends, wells)
+
+
+def _of_ends(
+    loop: Callable[[], None], ends: list[np.ndarray], wells: WellCosts
+) -> tuple[Taken, np.ndarray]:
+    """Seconds of a loop, and the costs of the ends that it appends for each well."""
     with single_threaded_blas():
-        costs, taken = timed(loop)
-    return taken, costs
+        _, taken = timed(loop)
+    return taken, wells.linearize(np.stack(ends, axis=1), np.arange(len(ends))).cost
+
+
+#: The opponents, and how many wells they fit at most.
+OPPONENTS = {
+    "our fits in a loop": (single_fits, 3),
+    "SciPy, our Jacobian and starts": (by_scipy, 99),
+    "SciPy and Numba, random starts": (partial(by_numba, False), 99),
+    "SciPy and Numba, one informed start": (partial(by_numba, True), 99),
+}
 
 
 def alone_rows(
@@ -305,12 +367,12 @@ def alone_rows(
 ) -> list[Row]:
     """The opponents on a few wells, against our processor's seconds for a well."""
     rows = []
-    for name, way in (("our fits in a loop", single_fits), ("SciPy, our Jacobian", by_scipy)):
-        taken, costs = way(plan, problems)
-        each = taken.processor / len(problems)
-        above = 100 * float((costs / best[: len(problems)] - 1).max())
-        note = f"{len(problems)} wells, worst {above:.2g} % above the best known; against ours"
-        rows.append(compared(f"{name}: processor, a well", each, "s", ours, note))
+    for name, (way, most) in OPPONENTS.items():
+        n = min(most, len(problems))
+        taken, costs = way(plan, problems[:n])
+        above = 100 * float((costs / best[:n] - 1).max())
+        note = f"{n} wells, worst {above:.2g} % above the best known; against ours"
+        rows.append(compared(f"{name}: processor, a well", taken.processor / n, "s", ours, note))
     return rows
 
 
@@ -328,7 +390,7 @@ def draw(series: dict[str, Any], file: Path) -> None:
             wells, series["processor"], "s--", color="#56b4e9", ms=4, label="together, processor"
         )
         for (name, each), color in zip(
-            series["alone"].items(), ("#d55e00", "#e69f00"), strict=False
+            series["alone"].items(), ("#d55e00", "#e69f00", "#009e73", "#cc79a7"), strict=False
         ):
             axes.loglog(wells, each * wells, ":", color=color, label=f"{name}, processor")
         axes.set(xlabel="wells", ylabel="time (s)")

@@ -369,8 +369,9 @@ def _settle(
     report: Callable[[int], None],
 ) -> None:
     """Refine points of scans for some wells, round after round, until each is settled."""
+    rounds = [(scan, number) for scan in scans for number in range(scan.rounds)]
     for some in _blocks(wells, among):
-        for scan, number in ((scan, k) for scan in scans for k in range(scan.rounds)):
+        for scan, number in rounds:
             unsettled = some[~found.settled(wells)[some]]
             if not len(unsettled):
                 break

@@ -247,7 +247,8 @@ def _held(old: Starts, rows: Sequence[int]) -> np.ndarray:
     hessian[rows, rows] = 1.0
     local = replace(old.local, gradient=gradient, hessian=hessian)
     steps, promises = damped_steps(replace(old, local=local), np.ones(1))
-    return np.clip(old.unit + np.where(np.isfinite(promises[0]), steps[:, 0], 0.0), 0.0, 1.0)
+    ends = old.unit + np.where(np.isfinite(promises[0]), steps[:, 0], 0.0)
+    return np.asarray(np.clip(ends, 0.0, 1.0))
 
 
 def _farthest(objective: Objective, inside: np.ndarray, aim: np.ndarray) -> np.ndarray:
