@@ -67,9 +67,19 @@ ON_CPU = (
         Way(f"cpu, {path}", partial(make_scorer, backend="cpu", path=path), False)
         for path in ("stepping", "closed-form", "moments", "auto")
     ),
-    Way("cpu, moments, stiff", partial(make_scorer, backend="cpu", path="moments"), False, 1e4),
+    *(
+        Way(f"cpu, {path}, stiff", partial(make_scorer, backend="cpu", path=path), False, 1e4)
+        for path in ("stepping", "moments")
+    ),
 )
 
+STIFF = (
+    *(
+        Way(f"stepping, stiff, {t}", _cuda(t, "stepping"), faster=1e4)
+        for t in ("float32", "float64")
+    ),
+    Way("moments, stiff, float64", _cuda("float64", "moments"), faster=1e4),
+)
 OURS = (STEPPING_32, STEPPING_64, CLOSED_FORM, MOMENTS)
 
 
