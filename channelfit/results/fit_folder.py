@@ -29,7 +29,7 @@ from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text, writing
 from channelfit.results.files import FIT, HISTORY, SUMMARY, fault_of
-from channelfit.results.report.page_facts import facts_of, scheme_of_plan
+from channelfit.results.report.page_facts import facts_of, scheme_of
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.report.traces import TracePicture, fitted
 from channelfit.results.run_folder import RunFolder
@@ -87,7 +87,7 @@ class FitFolder:
             name = "source.cu" if scorer.backend == "cuda" else "source.py"
             write_text(self.path / name, scorer.source_text)
         if self.fit.has_currents:
-            self._scheme = scheme_of_plan(self.fit)
+            self._scheme = scheme_of(self.fit.problem.model)
             self.writer.announce(self._scheme)
 
     def record(self, progress: Progress) -> InputError | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -38,9 +37,11 @@ class State:
 
 def version(name: str) -> str | None:
     """Return the version of an installed distribution; None if there is none."""
+    from importlib import metadata  # loads slowly, and fits import this file
+
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return None
 
 

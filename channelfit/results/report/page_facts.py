@@ -10,8 +10,6 @@ import numpy as np
 
 from channelfit.model.channel import Chain, ChannelModel
 from channelfit.model.evaluation import evaluate
-from channelfit.model.model_file import build_model
-from channelfit.problem.clamp import words_of_clamps
 from channelfit.results.report.expression_text import math_symbol, math_text
 from channelfit.results.report.page_content import Facts, ModelScheme, SchemeChain, SchemeStep
 from channelfit.search.loop import FitResult
@@ -26,21 +24,13 @@ def facts_of(
 
     Arguments:
         summary_json: the text of ``summary.json``.
-        scheme: of the plan, where that is known already.
+        scheme: of the model, where that is known already.
     """
     history = _columns(result.history)
     if not plan.has_currents:
         return Facts(summary_json, None, (), history)
-    reversals = _reversals(plan, result.values)
-    return Facts(summary_json, scheme or scheme_of_plan(plan), reversals, history)
-
-
-def scheme_of_plan(plan: FitPlan) -> ModelScheme:
-    """Return the scheme of the model that a plan fits to currents, as its file states it."""
-    celsius = (e.temperature_C for e in plan.problem.experiments)
-    temperature = next((c for c in celsius if c is not None), None)
-    clamps = words_of_clamps(plan.section)
-    return scheme_of(build_model(plan.document, plan.model_file, temperature, clamps))
+    scheme = scheme or scheme_of(plan.problem.model)
+    return Facts(summary_json, scheme, _reversals(plan, result.values), history)
 
 
 def _columns(history: np.ndarray) -> np.ndarray:

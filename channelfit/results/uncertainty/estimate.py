@@ -318,9 +318,9 @@ def _student(level: float, freedom: float) -> float:
     With t = sqrt(f) tan(a) the density of T becomes cos(a)^(f - 1) over a constant.
     """
     freedom = min(freedom, 1e18)  # from here on it is normal to the last digit
-    nodes, weights = np.polynomial.legendre.leggauss(96)
+    nodes, weights = _nodes()
     area = level * math.sqrt(math.pi) / 2 / _gamma_ratio(freedom)
-    angle, step = area, math.inf  # below the root, and Newton's steps do not pass it
+    angle = area  # below the root, and Newton's steps do not pass it
     for _ in range(100):
         density = np.exp((freedom - 1) / 2 * np.log1p(-(np.sin(angle / 2 * (1 + nodes)) ** 2)))
         excess = angle / 2 * float(weights @ density) - area
@@ -329,6 +329,12 @@ def _student(level: float, freedom: float) -> float:
         if abs(step) <= 1e-15 * angle:
             break
     return math.sqrt(freedom) * math.tan(angle)
+
+
+@cache
+def _nodes() -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes and weights of Gauss and Legendre, enough for one degree of freedom."""
+    return np.polynomial.legendre.leggauss(96)
 
 
 def _gamma_ratio(freedom: float) -> float:

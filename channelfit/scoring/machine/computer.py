@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from importlib import import_module
 from typing import Any
 
 from channelfit import __version__
@@ -13,10 +14,8 @@ from channelfit.scoring.machine.threads import usable_cores
 def versions(on_gpu: bool = False) -> dict[str, str]:
     """Return the versions of Python, channelfit and the libraries that compute."""
     found = {"channelfit": __version__, "python": platform.python_version()}
-    from importlib import metadata  # loads slowly, and only a finished run needs it
-
-    for name in ("numpy", "scipy", "sympy", "llvmlite"):
-        found[name] = metadata.version(name)
+    for name in ("numpy", "scipy", "sympy", "llvmlite"):  # most are loaded; SciPy's parts are not
+        found[name] = str(import_module(name).__version__)
     return found | (_gpu_versions() if on_gpu else {})
 
 
