@@ -114,6 +114,7 @@ def command(
     *,
     work: str = "",
     before: Before | None = None,
+    beside: Callable[[dict[str, Any]], None] | None = None,
     draws: bool = False,
 ) -> click.Command:
     """Return the command of a verb, whose help is the docstring of its options.
@@ -126,6 +127,7 @@ def command(
         work: takes an instance of `options`: MODULE:FUNCTION in `front.commands`, which are both
             called as the verb where nothing else is said.
         before: looks at what was typed, and may change it.
+        beside: begins work, for what was typed, that goes on while this process imports the rest.
         draws: whether the work takes a `ReportWriter` besides, whose process starts while this one
             imports the rest.
     """
@@ -135,13 +137,15 @@ def command(
             given = before(click.get_current_context(), given)
         module, _, function = (work or f"{verb}:{verb}").partition(":")
         with ExitStack() as ends:
-            beside = []
+            writers = []
             if draws:
                 from channelfit.results.report.report_writer import started_writer  # loads slowly
 
-                beside.append(ends.enter_context(started_writer()))
+                writers.append(ends.enter_context(started_writer()))
+            if beside is not None:
+                beside(given)
             do = getattr(import_module(f"channelfit.front.commands.{module}"), function)
-            code = do(options(**given), *beside)
+            code = do(options(**given), *writers)
         if code:
             sys.exit(code)
 

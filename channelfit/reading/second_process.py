@@ -6,8 +6,9 @@ which is given one file at a time, a limit of time and, on Linux, a limit of mem
 that is one message about one file.
 
 It is sent the name of a reader and of a file as JSON. It answers with a line of JSON and the plain
-bytes of the arrays: nothing that could be run. It is started with the first file, kept for the next
-ones, because loading such a library takes longer than reading, and ended when none comes.
+bytes of the arrays: nothing that could be run. It is started with the first file, or before where
+one is expected, kept for the next ones, because loading such a library takes longer than reading,
+and ended when none comes.
 """
 
 from __future__ import annotations
@@ -93,6 +94,18 @@ def read_in_process(
     if isinstance(answer, InputError):
         raise answer
     return answer
+
+
+def load(library: str) -> None:
+    """Have the second process load a library while this one does other work, for files to come."""
+    global _idle
+    with _lock:
+        process = _process()
+        if process is not None and process.stdin is not None:
+            with suppress(OSError):  # if it has died, a new one reads the file
+                process.stdin.write(json.dumps([library, ""]).encode() + b"\n")
+                process.stdin.flush()
+            _idle = _in(_IDLE_SECONDS, end)
 
 
 def end() -> None:
@@ -201,6 +214,10 @@ def serve() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # prints of libraries are no answers
     for line in sys.stdin.buffer:
         reader, path = json.loads(line)
+        if not path:
+            with suppress(ImportError):  # which the first file will say
+                importlib.import_module(reader)
+            continue
         _limit_memory()
         try:
             _send(_called(reader, Path(path)), answers)

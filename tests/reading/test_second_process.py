@@ -31,6 +31,10 @@ def arrays(path: Path) -> dict[str, np.ndarray | str]:
     }
 
 
+def loaded(path: Path) -> dict[str, np.ndarray | str]:
+    return {"wave": np.array([float("wave" in sys.modules)])}
+
+
 def broken(path: Path) -> dict[str, np.ndarray | str]:
     os.kill(os.getpid(), signal.SIGTERM if sys.platform == "win32" else signal.SIGSEGV)
     return {}
@@ -101,3 +105,13 @@ def test_every_byte_of_a_matlab_file_may_be_any_other(tmp_path):
                 read_columns(file)
             except InputError as error:
                 assert error.file == str(file)
+
+
+def test_a_library_is_loaded_before_the_file_comes(tmp_path):
+    """By the process that then reads the file, also where there is no such library."""
+    second_process.load("wave")
+    second_process.load("no_such_library")
+    ready = second_process._child[1]
+    found = read_in_process(HERE + "loaded", tmp_path / "x", "a file")
+    assert found["wave"].tolist() == [1.0]
+    assert second_process._child[1] is ready

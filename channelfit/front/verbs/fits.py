@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,10 +119,30 @@ def _before_optimize(context: click.Context, given: dict[str, Any]) -> dict[str,
     return given
 
 
+def _beside_optimize(given: dict[str, Any]) -> None:
+    """Begin to load what reads the recording of a fit file, where it seems to be a foreign one."""
+    file, text = Path(given["model"]), b""
+    with suppress(OSError):  # which reading the file will say
+        if file.is_file():  # a pipe can be read once only
+            with file.open("rb") as opened:
+                text = opened.read(_MOST_BYTES)
+    library = next((name for ending, name in _READERS.items() if ending in text), None)
+    if library is not None:
+        from channelfit.reading.second_process import load  # loads NumPy
+
+        load(library)
+
+
+#: What reads recordings with these endings in the second process, and loads slowly.
+_READERS = {b".mat": "scipy.io", b".nwb": "h5py"}
+#: Of a fit file, in which the names of recordings are looked for.
+_MOST_BYTES = 100_000
+
 optimize = command(
     OptimizeOptions,
     "optimize",
     before=_before_optimize,
+    beside=_beside_optimize,
     draws=True,
 )
 
