@@ -47,10 +47,11 @@ class CpuMomentTables:
 
     Arguments:
         resolves: whether there is a rung of resolvents.
+        slopes: see `moment_table`.
     """
 
-    def __init__(self, problem: Problem, resolves: bool) -> None:
-        self._oscillating = not modes_are_real(problem.model)
+    def __init__(self, problem: Problem, resolves: bool, slopes: bool = False) -> None:
+        self._oscillating, self._slopes = not modes_are_real(problem.model), slopes
         walk = moment_walk(problem.scored, oscillating=self._oscillating)
         self.visits, self.visit_v, self.start_v = walk.visits, walk.visit_v, walk.start_v
         self.n_slots, self.outside = walk.n_slots, walk.outside
@@ -93,7 +94,7 @@ class CpuMomentTables:
         n, span = self._kinds[kind]
         if rung == len(self._rungs):
             return resolvent_table(n, span, self._oscillating)
-        table = moment_table(n, span, self._rungs[rung], self._oscillating)
+        table = moment_table(n, span, self._rungs[rung], self._oscillating, self._slopes)
         assert table is not None  # no visit goes beyond its top
         return table
 

@@ -37,6 +37,8 @@ from channelfit.scoring.machine.arrays import product
 
 #: Sums of a_k, or of elements of a table's row (root mean square over samples), that are left out.
 TRUNCATION = 1e-13
+#: Of this, what is left out of the tables of derivatives.
+_OF_SLOPES = 1e-2
 #: Of an exponential along no direction, root mean square over samples.
 _NEGLIGIBLE = 1e-12
 #: A rung is the bits of a float32 without so many of the last: a power of two times 1, 1.25 ..
@@ -65,8 +67,8 @@ def speed_of(rung: int) -> float:
     return float(np.int32(rung << RUNG_BITS).view(np.float32))
 
 
-def weights(x: np.ndarray) -> np.ndarray:
-    """Return a_k(x), (n, degree), until the sum of all further ones is at most TRUNCATION.
+def weights(x: np.ndarray, truncation: float = TRUNCATION) -> np.ndarray:
+    """Return a_k(x), (n, degree), until the sum of all further ones is at most `truncation`.
 
     Ratios of neighboring Bessel functions follow from the last to the first without a subtraction,
     and all a_k together make 1.
@@ -86,7 +88,7 @@ def weights(x: np.ndarray) -> np.ndarray:
     parts = np.cumprod(parts, axis=0)
     parts[1:] *= 2.0
     parts /= parts.sum(axis=0)
-    return np.ascontiguousarray(parts[_further(parts).max(axis=1) > TRUNCATION].T)
+    return np.ascontiguousarray(parts[_further(parts).max(axis=1) > truncation].T)
 
 
 def _further(parts: np.ndarray) -> np.ndarray:
@@ -126,24 +128,29 @@ class MomentTable:
 
 
 @lru_cache(maxsize=4096)
-def moment_table(n: int, span: float, rung: int, oscillating: bool = False) -> MomentTable | None:
+def moment_table(
+    n: int, span: float, rung: int, oscillating: bool = False, slopes: bool = False
+) -> MomentTable | None:
     """Return the tables of n samples; None beyond GREATEST_DECAY.
 
     Arguments:
         n: equally spaced samples from the start on; 0 for the end alone.
         span: ms, all of them.
         oscillating: for schemes that may have complex modes (not reversible ones).
+        slopes: for derivatives as well, of which the moments grow like the square of k.
     """
-    decay = speed_of(rung) * span
+    decay, left_out = speed_of(rung) * span, _OF_SLOPES * TRUNCATION if slopes else TRUNCATION
     if decay > GREATEST_DECAY:
         return None
-    end = weights(np.array([decay]))[0]
+    end = weights(np.array([decay]), left_out)[0]
     if n == 0:
         return MomentTable(np.zeros((0, 0)), np.zeros(0, np.int64), end, np.zeros((0, 0)))
-    run, least = compression(n, oscillating), TRUNCATION * math.sqrt(n)
+    run, least = compression(n, oscillating), left_out * math.sqrt(n)
     decay /= n
-    space = directions([exponentials(run, decay, oscillating)], _NEGLIGIBLE * math.sqrt(n))
-    rows = product(space, product(run.matrix, weights(decay * run.points)))
+    traces = [exponentials(run, decay, oscillating)]
+    traces += [exponentials(run, decay, oscillating, run.points / n)] if slopes else []
+    space = directions(traces, _NEGLIGIBLE * math.sqrt(n))
+    rows = product(space, product(run.matrix, weights(decay * run.points, left_out)))
     edges = [*range(0, rows.shape[1], _BLOCK), rows.shape[1]]
     late_first = [rows[:, a:b] for a, b in itertools.pairwise(edges)][::-1]
     turned = directions(late_first, 0.1 * least)
@@ -154,13 +161,19 @@ def moment_table(n: int, span: float, rung: int, oscillating: bool = False) -> M
     return MomentTable(rows, lengths, end, product(turned, space))
 
 
-def exponentials(run: Compression, fastest: float, oscillating: bool) -> np.ndarray:
-    """Return (rank, n_functions): exponentials in the space of a run, of rates up to `fastest`."""
+def exponentials(
+    run: Compression, fastest: float, oscillating: bool, times: np.ndarray | float = 1.0
+) -> np.ndarray:
+    """Return (rank, n_functions): exponentials in the space of a run, of rates up to `fastest`.
+
+    Arguments:
+        times: (n_points,) what they are multiplied with.
+    """
     octaves = max(1.0, math.log2(1e3 * fastest * run.n))
     steps = np.linspace(0.0, 1.0, int(_TO_AN_OCTAVE * octaves))
     rates = fastest * np.append(0.0, 2.0 ** (-octaves * steps**2))  # denser toward the fastest
     z = np.outer(rates, 1 + 1j * np.array(_SLOPES if oscillating else _SLOPES[:1])).ravel()
-    values = np.exp(-run.points[:, None] * z)
+    values = np.exp(-run.points[:, None] * z) * np.reshape(times, (-1, 1))
     parts = [values.real, values.imag] if oscillating else [values.real]
     return product(run.matrix, np.concatenate(parts, axis=1))
 
