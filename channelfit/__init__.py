@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from channelfit.front.cable import fhn as fhn
     from channelfit.front.curves import CurveFits as CurveFits
     from channelfit.front.curves import fit_curves as fit_curves
+    from channelfit.front.discoveries import Discovery as Discovery
+    from channelfit.front.discoveries import discover as discover
     from channelfit.front.experiments import Experiment as Experiment
     from channelfit.front.fitting import fit as fit
     from channelfit.front.importing import import_model as import_model
@@ -43,6 +45,7 @@ _PUBLIC = {
     "Comparison": "front.studies",
     "Cost": "search.cost",
     "CurveFits": "front.curves",
+    "Discovery": "front.discoveries",
     "Experiment": "front.experiments",
     "Fit": "front.result",
     "InputError": "reading.errors",
@@ -54,6 +57,7 @@ _PUBLIC = {
     "Simulation": "front.simulation",
     "Uncertainty": "front.studies",
     "compare": "front.studies",
+    "discover": "front.discoveries",
     "export": "front.result",
     "fhn": "front.cable",
     "fit": "front.fitting",
@@ -69,6 +73,7 @@ __all__ = [
     "Comparison",
     "Cost",
     "CurveFits",
+    "Discovery",
     "Experiment",
     "Fit",
     "InputError",
@@ -81,6 +86,7 @@ __all__ = [
     "Uncertainty",
     "__version__",
     "compare",
+    "discover",
     "export",
     "fhn",
     "fit",

@@ -134,7 +134,7 @@ def fit(
         if value is not None and (is_named or key != "optimizer")
     }
     if experiments is not None:
-        plan = _plan(model, listed(experiments), section)
+        plan = plan_of_arrays(model, listed(experiments), section)
     elif isinstance(model, Model):
         raise InputError("experiments are needed beside a Model", CALL)
     else:
@@ -154,7 +154,7 @@ def fit(
                 return run(plan, scorer, kinds.fit_folder(place, plan), screen, executor=executor)
 
 
-def _plan(
+def plan_of_arrays(
     model: Model | str | os.PathLike[str], given: Sequence[Experiment], section: dict[str, Any]
 ) -> FitPlan:
     """Return the plan of a fit to arrays, which are checked.

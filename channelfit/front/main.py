@@ -35,6 +35,7 @@ _VERBS = {
     "uncertainty": ("fits", "Uncertainty of a fit, and parameters that are not identifiable."),
     "compare": ("fits", "Candidate schemes fitted to the same data."),
     "report": ("fits", "A page that tells all of a fit, and its figures for print."),
+    "discover": ("discover", "Which scheme: all of a size, fitted to the same data."),
     "batch": ("batch", "Fit a model to many recordings, each on its own."),
     "curves": ("curves", "Fit a formula to many data sets, each on its own."),
     "inspect": ("recordings", "What is in a recording, or what a fit sees of it."),

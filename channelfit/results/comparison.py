@@ -68,15 +68,24 @@ class ComparedFit:
     @property
     def aic(self) -> float:
         """Akaike's information criterion; -inf for a perfect fit."""
-        return self._misfit() + 2 * (self.n_parameters + 1)
+        return criteria(self.cost, self.n_parameters, self.n_samples)[0]
 
     @property
     def bic(self) -> float:
         """Schwarz's information criterion; -inf for a perfect fit."""
-        return self._misfit() + (self.n_parameters + 1) * math.log(self.n_samples)
+        return criteria(self.cost, self.n_parameters, self.n_samples)[1]
 
-    def _misfit(self) -> float:
-        return self.n_samples * math.log(self.cost) if self.cost > 0 else -math.inf
+
+def criteria(cost: float, n_parameters: int, n_samples: int) -> tuple[float, float]:
+    """Return AIC and BIC of a fit; -inf for a perfect one.
+
+    Arguments:
+        cost: the mean square of the residuals, pA^2.
+        n_parameters: how many are free.
+        n_samples: how many samples have a weight.
+    """
+    misfit = n_samples * math.log(cost) if cost > 0 else -math.inf
+    return misfit + 2 * (n_parameters + 1), misfit + (n_parameters + 1) * math.log(n_samples)
 
 
 def score_fits(
@@ -107,7 +116,7 @@ def score_fits(
             on_fit(label)
         if compared:
             check_same_data(compared[0].fit, fit)
-        compared.append(_scored_fit(fit, label, backend, as_is))
+        compared.append(scored_fit(fit, label, backend, as_is))
     return compared
 
 
@@ -209,7 +218,7 @@ def distinct_labels(names: Sequence[str]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({k})" for k, name in enumerate(names, 1)]
 
 
-def _scored_fit(fit: FitPlan, label: str, backend: str, as_is: bool) -> ComparedFit:
+def scored_fit(fit: FitPlan, label: str, backend: str, as_is: bool) -> ComparedFit:
     """Return a scheme with its values, refined unless they are to be taken as they are."""
     try:
         values = fit.problem.values()

@@ -74,6 +74,12 @@ def read_plan(fit_file: FitFile, read: Callable[..., Columns] = read_columns) ->
             "it out (--set fit.require=null)",
             "require",
         )
+    if raw.get("discover") is not None:
+        raise section.error(
+            "says which schemes `channelfit discover` compares, and nothing in a fit of one "
+            "scheme; leave it out (--set fit.discover=null)",
+            "discover",
+        )
     names = ("protocols", "experiments")
     if sum(name in section for name in names) != 1:
         raise section.error(

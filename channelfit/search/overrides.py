@@ -25,7 +25,13 @@ _OF_CELL = re.compile(
 #: Digits of the largest place in a list: Python reads no number of thousands of them.
 _MOST_DIGITS = 12
 #: Mappings that an override may begin where the file has none.
-_MAY_BEGIN = {("fit",), ("fit", "optimizer"), ("fit", "stop"), ("fit", "surrogate")}
+_MAY_BEGIN = {
+    ("fit",),
+    ("fit", "optimizer"),
+    ("fit", "stop"),
+    ("fit", "surrogate"),
+    ("fit", "discover"),
+}
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from channelfit.front.main import main
 from channelfit.front.options import kept_options, overrides_of
 from channelfit.front.verbs.batch import BatchOptions
 from channelfit.front.verbs.curves import CurvesOptions
+from channelfit.front.verbs.discover import DiscoverOptions
 from channelfit.front.verbs.fhn import FhnOptions
 from channelfit.front.verbs.fits import (
     CompareOptions,
@@ -31,6 +32,7 @@ TABLES = {
         # data in memory, a cost of one's own, and keys of a fit file (--set fit.noise=..)
         {"experiments", "cost", "rates_within", "noise", "solve", "start", "name"},
     ),
+    "discover": (DiscoverOptions, cf.discover, {"experiments", "schemes"}),
     "batch": (BatchOptions, cf.fit_batch, set()),
     "curves": (CurvesOptions, cf.fit_curves, set()),
     "uncertainty": (UncertaintyOptions, cf.uncertainty, {"progress"}),
@@ -73,6 +75,8 @@ def test_keys_that_options_override_are_those_of_a_fit_file() -> None:
             if key.startswith("fit.optimizer."):
                 known = {name for settings in SETTINGS.values() for name in settings}
                 assert key.rpartition(".")[2] in known | {"name", "generations"}
+            elif key.startswith("fit.discover."):
+                assert key.rpartition(".")[2] in KEYS["discover"]
             elif key:
                 assert key.removeprefix("fit.") in KEYS["fit"]
 

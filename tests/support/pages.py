@@ -35,7 +35,8 @@ import yaml
 
 from channelfit.batch.template import Template
 from channelfit.curves.curve import build_curve
-from channelfit.front.kinds import load_plan
+from channelfit.discovery.run import ready
+from channelfit.front.discoveries import read
 from channelfit.front.main import main
 from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import read_night
@@ -43,6 +44,7 @@ from channelfit.functions.function import build_function
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import build_protocol
 from channelfit.search.joined_files import FitFile
+from channelfit.search.overrides import Changes
 from channelfit.tasks.cluster_file import read_cluster
 from support.places import ROOT
 
@@ -152,7 +154,9 @@ def read_yaml(block: Block, folder: Path) -> None:
 def _read_fit(document: dict[str, Any], block: Block, folder: Path) -> None:
     place = folder / f"block_{block.line}.yaml"
     place.write_text(yaml.safe_dump(document), encoding="utf-8")
-    load_plan(place, (), "cpu")
+    plan, section = read(place, Changes(), "cpu")
+    if section:
+        ready(plan, section, None, "cpu")
 
 
 def _read_cluster(block: Block, document: dict[str, Any], folder: Path) -> None:

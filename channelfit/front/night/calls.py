@@ -30,7 +30,7 @@ _OWN = {
 #: The page that the command `report` writes into the folder of the job.
 _REPORT = "report.html"
 #: Arguments without which a command can only resume.
-_NEEDED = {"optimize": ("model",), "curves": ("curve", "data")}
+_NEEDED = {"optimize": ("model",), "discover": ("model",), "curves": ("curve", "data")}
 #: Commands whose results begin with a prefix: the folder of the job, which is made before.
 _PREFIXED = ("simulate", "curves")
 

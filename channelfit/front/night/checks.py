@@ -20,17 +20,21 @@ import numpy as np
 from channelfit.batch.run import BatchListener, ready
 from channelfit.curves.data_files import read_data
 from channelfit.curves.weights import check_weighted
+from channelfit.discovery.run import cautions_of
+from channelfit.discovery.run import ready as ready_to_discover
 from channelfit.front import kinds
 from channelfit.front.commands import doctor
 from channelfit.front.commands.batch import request_of
 from channelfit.front.commands.inputs import changes_of, model_with_values, prepare
 from channelfit.front.commands.studies import study_request
+from channelfit.front.discoveries import read
 from channelfit.front.fitting import conditioning_notes
 from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import Result
 from channelfit.front.reports import figure_kinds
 from channelfit.front.studies import check_request
 from channelfit.front.verbs.curves import CurvesOptions
+from channelfit.front.verbs.discover import DiscoverOptions
 from channelfit.front.verbs.fhn import FhnOptions
 from channelfit.front.verbs.fits import OptimizeOptions, UncertaintyOptions
 from channelfit.problem.protocol import load_protocol
@@ -174,6 +178,13 @@ def _compare(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[st
         yield from _read(plan)
 
 
+def _discover(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    plan, section = read(given.model, changes_of(DiscoverOptions(**vars(given))), given.backend)
+    checks.screen.warn(cautions_of(plan))
+    ready_to_discover(plan, section, None, given.backend)
+    yield from _read(plan)
+
+
 def _report(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
     figure_kinds(given.figures or "")
     for run in given.runs:
@@ -242,6 +253,7 @@ _CHECKS: dict[str, Callable[[Checks, Any, Path], Iterator[str]]] = {
     "batch": _batch,
     "uncertainty": _uncertainty,
     "compare": _compare,
+    "discover": _discover,
     "report": _report,
     "export": _export,
     "simulate": _simulate,

@@ -191,6 +191,7 @@ SUMMARY, PAGE = "summary.json", "night.html"
 _FIRST = (
     "report.html",
     "plate.html",
+    "discover.html",
     "night.html",
     "fit.yaml",
     "comparison.json",

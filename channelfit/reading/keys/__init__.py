@@ -13,6 +13,7 @@ from typing import Any
 from channelfit.reading.keys import (
     clusters,
     curves,
+    discover,
     fits,
     functions,
     models,
@@ -26,7 +27,10 @@ from channelfit.reading.keys.shapes import Keys
 #: By the name of the section.
 KEYS: dict[str, Keys] = {
     keys.name: keys
-    for sections in (models, fits, recordings, protocols, functions, curves, clusters, nights)
+    for sections in (
+        *(models, fits, discover, recordings, protocols, functions),
+        *(curves, clusters, nights),
+    )
     for keys in sections.SECTIONS
 }
 

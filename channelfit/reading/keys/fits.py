@@ -158,6 +158,11 @@ FIT = Keys(
         "5 pA",
     ),
     start=START,
+    discover=Key(
+        Within("discover"),
+        "Which schemes `channelfit discover` compares. A fit of one scheme refuses it.",
+        {"states": [3, 5], "cycles": 1},
+    ),
     require=Key(
         Named(Text('a comparison, such as "> 500 MOhm"', strict=True), "column", ""),
         "What every well of `channelfit batch` has to fulfill to be `ok`: columns of its table, or "

@@ -26,6 +26,7 @@ _VALUE = either(Within("job result"), Text(), Flag())
 #: Kinds of jobs, each a command of channelfit, with arguments as an example.
 COMMANDS = {
     "optimize": {"model": "my_cell.yaml", "seed": 3},
+    "discover": {"model": "my_cell.yaml", "states": "3..5"},
     "batch": {"fit": "my_cell.yaml", "recordings": ["plate_7/*.csv"], "groups": "auto"},
     "curves": {"curve": "boltzmann", "data": "activation.csv"},
     "fhn": {"nodes": 4001, "end": 1000},

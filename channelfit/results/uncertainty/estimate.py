@@ -294,7 +294,7 @@ def estimate(
         n_samples,
         spectrum,
         inverse,
-        math.sqrt(gain / scale) if scale > 0 else 0.0,
+        math.sqrt(max(gain, 0.0) / scale) if scale > 0 else 0.0,
     )
 
 

@@ -1,0 +1,339 @@
+"""A model for each scheme: its rates, their parameters, and what a fitted parent says."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from channelfit.discovery.schemes import Edge, Scheme
+from channelfit.model.model_file import build_model
+from channelfit.problem.clamp import words_of_clamps
+from channelfit.problem.experiment import Problem
+from channelfit.reading.documents import Section
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.discover import RATE
+from channelfit.search.fit_file import first_temperature, plan_search
+from channelfit.search.plan import FitPlan
+from channelfit.search.space import share_of_range
+
+#: Keys of the model that those of a scheme replace.
+_REPLACED = ("name", "description", "source", "states", "rates", "gates")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+#: Keys of the fit section that say how one scheme is searched.
+_OF_ONE = ("start", "discover", "optimizer", "stop", "seeds", "name", "description", "source")
+#: Rates, 1/ms, between which a scan draws each rate at the ends of the command.
+_SLOWEST, _FASTEST = 1e-5, 1e2
+#: Rates, 1/ms, at which a child leaves a state that its parent does not have, and the share of the
+#: time that is spent there; and rates of a transition that its parent does not have.
+_LEAVING, _SHARE, _NEW = (0.01, 0.1, 1.0, 10.0), 0.05, (1e-5, 1e-3, 1e-1)
+
+
+@dataclass(frozen=True, eq=False)
+class SchemeModels:
+    """Makes the plan of a fit for every scheme from the plan of one.
+
+    Attributes:
+        plan: of the fit file, with its data.
+        rate, parameters: of one transition, as the section `discover` has them.
+        reversible: whether cycles keep microscopic reversibility.
+    """
+
+    plan: FitPlan
+    rate: str
+    parameters: Mapping[str, Mapping[str, Any]]
+    reversible: bool
+
+    @classmethod
+    def read(cls, plan: FitPlan, section: Section) -> SchemeModels:
+        """Read how rates are written from the section `discover`.
+
+        Raises InputError: a key that cannot be used, or a model that is no scheme of one current.
+        """
+        section.expect(KEYS["discover"])
+        if plan.document.get("currents") is not None or "model" in plan.document:
+            raise InputError(
+                "has several currents, or the printed form; a model with `current` is needed",
+                plan.model_file,
+            )
+        rows = dict(section.rows("parameters"))
+        for name, row in rows.items():
+            Section(row, section.file, section.path(f"parameters.{name}")).expect(KEYS["parameter"])
+        rate = section.take("rate")
+        unused = [name for name in rows if name not in _WORD.findall(str(rate))]
+        if unused:
+            raise section.error("is not in the rate", f"parameters.{unused[0]}")
+        return cls(plan, str(rate), rows, section.flag("reversible"))
+
+    # --- the document -----------------------------------------------------------------------------
+
+    def document(self, scheme: Scheme) -> dict[str, Any]:
+        """Return the model file of a scheme, as plain data without values of rates."""
+        names = scheme.states
+        kept = self._kept
+        rates, rows = {}, dict(kept["parameters"])
+        balanced, steps = self.balanced(scheme), _steps(scheme)
+        for i, j in (way for edge in scheme.edges for way in (edge, edge[::-1])):
+            way = f"{names[i]} -> {names[j]}"
+            if (i, j) in balanced:
+                rates[way] = "balance"
+                continue
+            suffix, times = steps.get((i, j), (f"{names[i]}_{names[j]}", 1))
+            text = self._of_transition(suffix)
+            rates[way] = text if times == 1 else f"{times}*({text})"
+            for name, row in self.parameters.items():
+                own = self._own(name, suffix)
+                if own in kept["parameters"]:
+                    raise InputError("is a name that discover gives", None, f"parameters.{own}")
+                rows[own] = dict(row)
+        opened = [names[k] for k in range(scheme.n_open)]
+        return {
+            **kept,
+            "name": f"scheme {scheme.name}",
+            "description": scheme.text,
+            "states": [names[k] for k in scheme.order],
+            "rates": rates,
+            "current": {**(kept.get("current") or {}), "open": opened},
+            "parameters": rows,
+        }
+
+    def _of_transition(self, suffix: str) -> str:
+        """Return the rate of one transition."""
+        return _WORD.sub(lambda found: self._own(found[0], suffix), self.rate)
+
+    def _own(self, name: str, suffix: str) -> str:
+        """Return the name of one transition's own parameter; all other names as they are."""
+        return f"{name}_{suffix}" if name in self.parameters else name
+
+    @cached_property
+    def _kept(self) -> dict[str, Any]:
+        """All of the model that has nothing to do with its states and rates."""
+        document = self.plan.document
+        kept = {k: v for k, v in document.items() if k not in _REPLACED}
+        # a parameter of each transition hides one of the model that has its name
+        words = set(_words([self.rate])) - set(self.parameters)
+        words |= set(_words([kept.get("current"), kept.get("leak")]))
+        words |= words_of_clamps(self.plan.section)
+        rows = {
+            key: {str(name): row for name, row in (document.get(key) or {}).items()}
+            for key in ("definitions", "parameters")
+        }
+        while True:
+            known = [row for own in rows.values() for name, row in own.items() if name in words]
+            more = words | set(_words(known))
+            if more == words:
+                break
+            words = more
+        found = {k: {n: row for n, row in own.items() if n in words} for k, own in rows.items()}
+        return {**kept, **{key: own for key, own in found.items() if own or key == "parameters"}}
+
+    def balanced(self, scheme: Scheme) -> set[Edge]:
+        """Return the transitions whose rates follow: one of each edge outside a spanning tree."""
+        if not self.reversible:
+            return set()
+        tree = _tree(scheme)
+        return {(j, i) for i, j in scheme.edges if tree[i] != j and tree[j] != i}
+
+    def plan_of(self, scheme: Scheme) -> FitPlan:
+        """Return the plan to fit a scheme to the data. Raises InputError where it cannot be."""
+        plan, document = self.plan, self.document(scheme)
+        section = {k: v for k, v in plan.section.items() if k not in _OF_ONE}
+        model = build_model(
+            document, plan.file, first_temperature(section), words_of_clamps(section)
+        )
+        keys = Section({**section, "name": document["name"]}, plan.file, "fit")
+        keys.expect(KEYS["fit"])
+        found = plan_search(
+            Problem(model, plan.problem.experiments),
+            keys,
+            document=document,
+            file=plan.file,
+            section=section,
+            model_file=plan.model_file,
+            surrogate=plan.surrogate,
+            noise_pA=plan.noise_pA,
+            data_seed=plan.data_seed,
+            in_memory=plan.in_memory,
+            temperature_stated=plan.temperature_stated,
+        )
+        return replace(found, start=False, description=scheme.text)
+
+    # --- points of a search -----------------------------------------------------------------------
+
+    @property
+    def _exponential(self) -> bool:
+        """True if every rate is `a*exp(z*v)`, so that logarithms of rates are linear in v."""
+        return self.rate == RATE
+
+    def scan(self, plan: FitPlan, unit: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """Return points (n_free, n) of a scan: rates are drawn at both ends of the command.
+
+        Drawn evenly from their ranges, most would be too fast or too slow to be seen.
+
+        Arguments:
+            unit: (n_free, n) points that are drawn evenly; of rates of another form they stay.
+        """
+        space, (low, high) = plan.space, _ends(plan)
+        if not self._exponential or low == high:
+            return unit
+        row_of = {space.parameters[place].name: row for row, place in enumerate(space.free)}
+        unit = unit.copy()
+        for name, row in row_of.items():
+            slope = row_of.get("z" + name[1:]) if name[:2] == "a_" else None
+            if slope is None:
+                continue
+            first, second = random.uniform(
+                math.log(_SLOWEST), math.log(_FASTEST), (2, unit.shape[1])
+            )
+            z = (second - first) / (high - low)
+            for place, values in ((slope, z), (row, np.exp(np.clip(first - z * low, -600, 600)))):
+                own = space.parameters[space.free[place]]
+                unit[place] = share_of_range(np.clip(values, own.lower, own.upper), own, np)
+        return unit
+
+    def inherited(
+        self, child: Scheme, parents: Iterable[tuple[Scheme, tuple[int, ...], Mapping[str, float]]]
+    ) -> list[dict[str, float]]:
+        """Return values of a child near the currents of its parents.
+
+        A state or a transition that the parent does not have begins with little traffic.
+
+        Arguments:
+            parents: each with the state of the child that each of its states is, and its values.
+        """
+        found = []
+        for parent, states, values in parents:
+            logs = self._rates(parent, values)
+            known = {(states[i], states[j]): own for (i, j), own in logs.items()}
+            others = {k: v for k, v in values.items() if k in self._kept["parameters"]}
+            for size in _LEAVING if parent.n < child.n else _NEW:
+                rates = self._with_new(child, known, size) if self._exponential else known
+                own = dict(others)
+                for way, suffix in self._suffixes(child).items():
+                    own |= {f"{name}_{suffix}": x for name, x in rates.get(way, {}).items()}
+                found.append(own)
+        return found
+
+    def _with_new(
+        self, child: Scheme, known: Mapping[Edge, Mapping[str, float]], size: float
+    ) -> dict[Edge, Mapping[str, float]]:
+        """Return the rates of all transitions of a child, new ones up to a size, 1/ms.
+
+        One that closes a cycle keeps microscopic reversibility, so that it changes no equilibrium.
+        """
+        rates, ends = dict(known), np.array(_ends(self.plan))
+        for i, j in child.edges:
+            if (i, j) in rates:
+                continue
+            path = _path(rates, i, j)
+            if not path:  # one of both states is new
+                inward = (i, j) if any(i in way for way in rates) else (j, i)
+                rates[inward] = {"a": size * _SHARE, "z": 0.0}
+                rates[inward[::-1]] = {"a": size, "z": 0.0}
+                continue
+            ratio = sum(math.log(rates[p]["a"] / rates[p[::-1]]["a"]) for p in pairwise(path))
+            slope = sum(rates[p]["z"] - rates[p[::-1]]["z"] for p in pairwise(path))
+            most = float(np.abs(ratio + slope * ends).max()) / 2
+            for way, sign in (((i, j), 0.5), ((j, i), -0.5)):
+                a = size * math.exp(max(sign * ratio - most, -600.0))
+                rates[way] = {"a": a, "z": sign * slope}
+        return rates
+
+    def _suffixes(self, scheme: Scheme) -> dict[Edge, str]:
+        """Return the ending of the names of parameters for each transition that has its own."""
+        names, balanced, steps = scheme.states, self.balanced(scheme), _steps(scheme)
+        ways = [way for edge in scheme.edges for way in (edge, edge[::-1]) if way not in balanced]
+        return {w: steps.get(w, (f"{names[w[0]]}_{names[w[1]]}", 1))[0] for w in ways}
+
+    def _rates(self, scheme: Scheme, values: Mapping[str, float]) -> dict[Edge, dict[str, float]]:
+        """Return the parameters of every transition; those that follow only of exponentials."""
+        found = {
+            way: {name: values[f"{name}_{suffix}"] for name in self.parameters}
+            for way, suffix in self._suffixes(scheme).items()
+        }
+        along = {way for k, up in _tree(scheme).items() if k != up for way in ((k, up), (up, k))}
+        for i, j in self.balanced(scheme) if self._exponential else ():
+            there = found[j, i]
+            ratio, slope = math.log(there["a"]), there["z"]
+            for a, b in pairwise(_path(along, i, j)):
+                many, few = found[a, b], found[b, a]
+                times = _multiplicity(scheme, (a, b)) / _multiplicity(scheme, (b, a))
+                ratio += math.log(times * many["a"] / few["a"])
+                slope += many["z"] - few["z"]
+            found[i, j] = {"a": math.exp(min(max(ratio, -600.0), 600.0)), "z": slope}
+        return found
+
+
+def unit_of(plan: FitPlan, values: Mapping[str, float]) -> np.ndarray:
+    """Return the point (n_free,) of the unit cube nearest to values; the middle where none is."""
+    space = plan.space
+    found = np.full(space.n_free, 0.5)
+    for row, place in enumerate(space.free):
+        own = space.parameters[place]
+        if own.name in values:
+            inside = np.clip(values[own.name], own.lower, own.upper)
+            found[row] = share_of_range(np.array([inside]), own, np)[0]
+    return found
+
+
+def _words(values: Collection[Any]) -> list[str]:
+    return _WORD.findall(" ".join(str(value) for value in values))
+
+
+def _ends(plan: FitPlan) -> tuple[float, float]:
+    """Return the lowest and the highest command of all experiments that count, mV."""
+    commands = [e.protocol.command() for e in plan.problem.fitted]
+    low = min(float(np.nanmin(c)) for c in commands)
+    return low, max(float(np.nanmax(c)) for c in commands)
+
+
+def _steps(scheme: Scheme) -> dict[Edge, tuple[str, int]]:
+    """Return the ending of names and the multiplicity of the transitions of equal subunits."""
+    n = len(scheme.arm) - 1
+    found: dict[Edge, tuple[str, int]] = {}
+    for k, (i, j) in enumerate(pairwise(scheme.arm)):
+        found |= {(i, j): ("on", n - k), (j, i): ("off", k + 1)}
+    return found
+
+
+def _multiplicity(scheme: Scheme, way: Edge) -> int:
+    return _steps(scheme).get(way, ("", 1))[1]
+
+
+def _tree(scheme: Scheme) -> dict[int, int]:
+    """Return for each state the one before it on a way from the first; the arm is in the tree."""
+    along = {frozenset(pair) for pair in pairwise(scheme.arm)}
+    parents, pending = {0: 0}, [0]
+    while len(parents) < scheme.n:
+        # those of the arm first, so that none of its rates has to follow
+        pairs = [
+            (frozenset((i, int(j))) not in along, pending.index(i), i, int(j))
+            for i in pending
+            for j in np.flatnonzero(scheme.joined[i])
+            if j not in parents
+        ]
+        _, _, i, j = min(pairs)
+        parents[j] = i
+        pending.append(j)
+    return parents
+
+
+def _path(ways: Collection[Edge], start: int, end: int) -> list[int]:
+    """Return the states on a shortest way along transitions; empty where there is none."""
+    pending = [[start]]
+    seen = {start}
+    while pending:
+        path = pending.pop(0)
+        if path[-1] == end:
+            return path
+        nexts = sorted({j for i, j in ways if i == path[-1]} - seen)
+        seen.update(nexts)
+        pending += [[*path, j] for j in nexts]
+    return []

@@ -1,0 +1,453 @@
+"""The search for the best schemes: each is scanned and refined a little, the best of them more.
+
+Schemes are fitted level by level, those with fewer states and transitions first: a scheme contains
+those that it becomes without a state or a transition, and so begins near their solutions, too. On
+each level the better half goes on, and of these the better half again (successive halving; Jamieson
+and Talwalkar 2016, AISTATS). The best of all are fitted until independent starts agree.
+
+Each fit of a scheme is a task, whose result depends on the seed, the scheme and the arguments
+alone, and not on where it is computed, or on which other tasks there are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import combinations, groupby
+from typing import Any
+
+import numpy as np
+
+from channelfit.discovery.models import SchemeModels, unit_of
+from channelfit.discovery.schemes import Scheme
+from channelfit.problem.experiment import Problem, n_scored, rounding_floor
+from channelfit.reading.errors import InputError
+from channelfit.results.comparison import criteria
+from channelfit.results.uncertainty.assessment import assess
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.scorer import ChannelScorer, make_scorer
+from channelfit.search.hybrid import Hybrid
+from channelfit.search.least_squares import Starts, begin, improve, refine
+from channelfit.search.objective import Objective
+from channelfit.search.plan import FitPlan
+from channelfit.tasks.executor import Executor, task_results
+from channelfit.tasks.result_store import Arrays, Key, ResultStore, decoded_json, expect
+
+#: Iterations of least squares in the rounds of a level, and the least schemes that go on.
+_ITERATIONS, _LEAST = (12, 25, 50), 3
+#: Parents from whose solutions a scheme begins, at most.
+_PARENTS = 4
+#: Starts of a full fit that must agree, and rounds without a gain after which it ends anyway.
+_AGREE, _PATIENCE = 3, 2
+#: Differences of BIC up to which a scheme is kept beside the best (Kass and Raftery 1995: beyond
+#: it the evidence is strong), and iterations of a fit to the currents of another scheme.
+NEAR_BIC, _TO_CURRENTS = 6.0, 200
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How thoroughly schemes are searched: see the keys of the section `discover`."""
+
+    scan: int
+    starts: int
+    keep: int
+
+
+@dataclass(frozen=True)
+class SchemeFit:
+    """The fit of one scheme so far.
+
+    Attributes:
+        unit: (n_free, n) points of the unit cube, the best first; cost: (n,) pA^2.
+        n_parameters: free ones, those that are solved among them.
+        stage: how far it was taken, "scanned" or "fitted".
+        failure: why there is no fit; empty where there is one.
+        agreement: of independent starts, as `Agreement.as_plain`; None unless it was fitted fully.
+        undetermined: parameters that the data do not determine, in sentences; None likewise.
+    """
+
+    scheme: Scheme
+    unit: np.ndarray
+    cost: np.ndarray
+    n_parameters: int
+    stage: str = "scanned"
+    failure: str = ""
+    agreement: Mapping[str, Any] | None = None
+    undetermined: tuple[str, ...] | None = None
+
+    @property
+    def best(self) -> float:
+        """The lowest cost, inf where there is none."""
+        return float(self.cost.min(initial=math.inf))
+
+
+@dataclass(frozen=True, eq=False)
+class SchemeTasks:
+    """Fits of schemes as tasks; see `tasks.executor.TaskSetWithArguments`.
+
+    The key is (kind, place, round): ("scan", k, r) for round r of scheme k on its level, ("fit", k,
+    0) for its full fit, and ("currents", k, j) for a fit of scheme k to the currents of scheme j.
+
+    Attributes:
+        models: make the plan of each scheme.
+        schemes: all of them.
+        backend: see `make_scorer`.
+        identity: see `tasks.executor.TaskSet`.
+        given: the arguments by key; they are not sent with the task set.
+    """
+
+    models: SchemeModels
+    schemes: tuple[Scheme, ...]
+    effort: Effort
+    seed: int
+    backend: str
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[Key, Arrays] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "given": {}}
+
+    def arguments(self, key: Key) -> Arrays:
+        """Return the points from which a task begins, and values that make currents."""
+        return self.given[key]
+
+    def check_stored(self, key: Key, found: Arrays) -> None:
+        """Raise InputError for a stored result that was damaged."""
+        expect(
+            found, {"unit": ("f", (None, None)), "cost": ("f", (None,)), "facts": ("u", (None,))}
+        )
+        decoded_json(found, "facts")
+
+    @single_threaded_blas()
+    def compute(self, key: Key, arguments: Arrays | None = None) -> Arrays:
+        """Fit a scheme; one that fails leaves its reason in the result."""
+        kind, place, number = str(key[0]), int(key[1]), int(key[2])
+        given = self.given[key] if arguments is None else arguments
+        try:
+            if kind == "currents":
+                return self._to_currents(place, number, given)
+            plan = self.models.plan_of(self.schemes[place])
+            scorer = make_scorer(plan.problem, self.backend)
+            if kind == "fit":
+                return self._fitted(plan, scorer, place, given)
+            return self._scanned(plan, scorer, place, number, given)
+        except InputError as error:
+            return _arrays(np.empty((0, 0)), np.empty(0), {"failure": error.message})
+
+    def _random(self, place: int, number: int) -> np.random.Generator:
+        """Return the random numbers of a round of a scheme, whatever its place in the list."""
+        own = self.schemes[place]
+        words = [self.seed, own.n, own.n_open, own.code, *own.arm, number]
+        return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
+
+    def _scanned(
+        self, plan: FitPlan, scorer: ChannelScorer, place: int, number: int, given: Arrays
+    ) -> Arrays:
+        """Scan and refine for a round: known points, and new ones that are drawn."""
+        objective, random = plan.objective(scorer), self._random(place, number)
+        objective.previews = True
+        drawn = self.models.scan(plan, objective.sample(self.effort.scan, random), random)
+        starts = max(1, self.effort.starts >> number)
+        best = [_lowest(objective, points, starts) for points in (given["unit"], drawn)]
+        points = begin(objective, np.concatenate(best, axis=1))
+        for _ in range(_ITERATIONS[number]):
+            if points.done.all():
+                break
+            points = improve(objective, points)
+        return self._arrays_of(plan, points, {})
+
+    def _fitted(self, plan: FitPlan, scorer: ChannelScorer, place: int, given: Arrays) -> Arrays:
+        """Fit a scheme until independent starts agree, and assess its parameters."""
+        objective, random = plan.objective(scorer), self._random(place, len(_ITERATIONS))
+        search = _Search(self.models, plan, random, given["unit"])
+        least, best, seen = math.inf, np.empty(0), None
+        for seen in search.search(objective):
+            if seen.best < least:
+                least, best = seen.best, seen.values
+        if not len(best):
+            raise InputError("no candidate could be scored")
+        judged = assess(plan, scorer, best, finish=True)
+        found = judged.estimate
+        facts = {
+            "agreement": search.agreement.as_plain() if search.agreement else None,
+            "undetermined": [combination.text for combination in judged.open],
+            "values": found.objective.physical(found.unit[:, None])[:, 0].tolist(),
+        }
+        # without the solved parameters, which follow
+        values = dict(zip(self._names(plan), facts["values"], strict=True))
+        return self._arrays_of(plan, None, facts, unit_of(plan, values), found.cost)
+
+    def _to_currents(self, place: int, other: int, given: Arrays) -> Arrays:
+        """Fit a scheme to the currents that another one predicts, without noise."""
+        plan, source = (self.models.plan_of(self.schemes[k]) for k in (place, other))
+        currents = make_scorer(source.problem, self.backend).simulate(given["values"][:, None])
+        problem = Problem(
+            plan.problem.model,
+            tuple(
+                replace(e, recording=replace(e.recording, current_pA=c[:, :, 0]))
+                for e, c in zip(plan.problem.experiments, currents, strict=True)
+                if e.recording is not None
+            ),
+        )
+        plan = replace(plan, problem=problem)
+        objective = plan.objective(make_scorer(problem, self.backend))
+        objective.previews = True
+        return self._arrays_of(plan, refine(objective, given["unit"], _TO_CURRENTS), {})
+
+    def _names(self, plan: FitPlan) -> list[str]:
+        return [p.name for p in plan.problem.parameters]
+
+    def _arrays_of(
+        self,
+        plan: FitPlan,
+        points: Starts | None,
+        facts: dict[str, Any],
+        unit: np.ndarray | None = None,
+        cost: float = math.inf,
+    ) -> Arrays:
+        """Return points, the best first, and facts as arrays."""
+        facts["n_parameters"] = plan.space.n_free + len(plan.solved)
+        if points is None:
+            assert unit is not None
+            return _arrays(unit[:, None], np.array([cost]), facts)
+        order = np.argsort(points.cost, kind="stable")
+        order = order[np.isfinite(points.cost[order])]
+        if not len(order):
+            facts["failure"] = "no start has a finite cost"
+        return _arrays(points.unit[:, order], points.cost[order], facts)
+
+
+class _Search(Hybrid):
+    """The full fit of a scheme, whose scans draw rates as those of the first round do."""
+
+    def __init__(
+        self,
+        models: SchemeModels,
+        plan: FitPlan,
+        random: np.random.Generator,
+        initial: np.ndarray,
+    ) -> None:
+        super().__init__(
+            plan.space.n_free,
+            int(random.integers(1 << 62)),
+            agree=_AGREE,
+            patience=_PATIENCE,
+            initial=initial,
+        )
+        self._models, self._plan = models, plan
+
+    def search(
+        self, objective: Objective, target: float | None = None, most: float = math.inf
+    ) -> Iterator[Any]:
+        """Search as `Hybrid.search`."""
+        drawn = _Drawn(**vars(objective))
+        drawn.draw = lambda unit, random: self._models.scan(self._plan, unit, random)
+        return super().search(drawn, target, most)
+
+
+class _Drawn(Objective):
+    """An objective that draws points of a scan in a way of its own."""
+
+    draw: Callable[[np.ndarray, np.random.Generator], np.ndarray]
+
+    def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
+        """Draw points (n_free, n)."""
+        return self.draw(super().sample(n, random), random)
+
+
+def _lowest(objective: Objective, unit: np.ndarray, n: int) -> np.ndarray:
+    """Return the n points (n_free, n) of lowest cost."""
+    if unit.shape[1] == 0:
+        return np.empty((objective.n_free, 0))
+    cost = to_host(objective.score(np.ascontiguousarray(unit)).cost)
+    order = np.argsort(cost, kind="stable")[:n]
+    return unit[:, order[np.isfinite(cost[order])]]
+
+
+def _arrays(unit: np.ndarray, cost: np.ndarray, facts: Mapping[str, Any]) -> Arrays:
+    text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
+    return {"unit": np.ascontiguousarray(unit), "cost": cost, "facts": text}
+
+
+# --- the order of tasks ---------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Discovery:
+    """The fits of all schemes, level by level.
+
+    Arguments:
+        tasks: the schemes, without arguments.
+        executor, store: see `task_results`.
+        on_done: called with each scheme and what came of its fit.
+
+    Attributes:
+        fits: by place of the scheme.
+        values: of the schemes that were fitted fully, by place: (n_parameters,), base units.
+    """
+
+    tasks: SchemeTasks
+    executor: Executor | None = None
+    store: ResultStore | None = None
+    on_done: Callable[[Key, SchemeFit], object] = lambda key, fit: None
+    fits: dict[int, SchemeFit] = field(default_factory=dict)
+    values: dict[int, np.ndarray] = field(default_factory=dict)
+    _plans: dict[int, FitPlan] = field(default_factory=dict)
+
+    @cached_property
+    def places(self) -> dict[tuple[int, int, int, tuple[int, ...]], int]:
+        """The place of each scheme."""
+        return {_identity(scheme): k for k, scheme in enumerate(self.tasks.schemes)}
+
+    @cached_property
+    def n_samples(self) -> int:
+        """How many samples count."""
+        return n_scored(self.tasks.models.plan.problem)
+
+    @cached_property
+    def floor(self) -> float:
+        """The cost up to which all is rounding: schemes that come there fit alike."""
+        return rounding_floor(self.tasks.models.plan.problem, "float64")
+
+    def criteria(self, place: int) -> tuple[float, float]:
+        """Return AIC and BIC of a scheme; inf where it has no fit."""
+        fit = self.fits[place]
+        if not math.isfinite(fit.best):
+            return math.inf, math.inf
+        return criteria(max(fit.best, self.floor), fit.n_parameters, self.n_samples)
+
+    def bic(self, place: int) -> float:
+        """Return Schwarz's criterion of a scheme; inf where it has no fit."""
+        return self.criteria(place)[1]
+
+    def ranked(self) -> list[int]:
+        """Return the places of all schemes that have a fit, the best by BIC first."""
+        found = [k for k in self.fits if not self.fits[k].failure]
+        return sorted(found, key=lambda k: (self.bic(k), k))
+
+    def levels(self) -> list[list[int]]:
+        """Return the places of the schemes of each level."""
+        schemes = self.tasks.schemes
+        groups = groupby(range(len(schemes)), key=lambda k: (schemes[k].n, len(schemes[k].edges)))
+        return [list(level) for _, level in groups]
+
+    @property
+    def n_scans(self) -> int:
+        """How many tasks `scan` has, where no scheme fails."""
+        total = 0
+        for level in self.levels():
+            n = len(level)
+            for _ in _ITERATIONS:
+                total += n
+                n = min(n, max(_LEAST, -(-n // 2)))
+        return total
+
+    def scan(self) -> None:
+        """Fit all schemes a little, and the best of each level more."""
+        for level in self.levels():
+            here = level
+            for number in range(len(_ITERATIONS)):
+                self._round("scan", {("scan", k, number): self._known(k, number) for k in here})
+                good = sorted((k for k in here if not self.fits[k].failure), key=self.bic)
+                here = sorted(good[: max(_LEAST, -(-len(here) // 2))])
+
+    def fit(self) -> list[int]:
+        """Fit the best schemes fully, and return the places of those that could be."""
+        best = self.ranked()[: self.tasks.effort.keep]
+        self._round("fit", {("fit", k, 0): {"unit": self.fits[k].unit} for k in sorted(best)})
+        return [k for k in self.ranked() if k in self.values]
+
+    def compare(self, best: Sequence[int]) -> dict[tuple[int, int], float]:
+        """Fit each of some schemes to the currents of each other one.
+
+        Returns: by pair of places the root mean square of what is left, pA: of the first one,
+        fitted to the second.
+        """
+        keys: dict[Key, Arrays] = {}
+        for pair in combinations(sorted(best), 2):
+            for k, j in (pair, pair[::-1]):
+                unit = self.fits[k].unit
+                keys["currents", k, j] = {"unit": unit, "values": self.values[j]}
+        found = self._computed(keys)
+        return {
+            (int(key[1]), int(key[2])): math.sqrt(float(one["cost"].min(initial=math.inf)))
+            for key, one in found.items()
+        }
+
+    def plan(self, place: int) -> FitPlan:
+        """Return the plan of a scheme."""
+        if place not in self._plans:
+            self._plans[place] = self.tasks.models.plan_of(self.tasks.schemes[place])
+        return self._plans[place]
+
+    def _computed(self, keys: Mapping[Key, Arrays]) -> dict[Key, Arrays]:
+        tasks = replace(self.tasks, given=keys)
+        return dict(task_results(tasks, list(keys), self.executor, self.store, self._done))
+
+    def _round(self, stage: str, keys: Mapping[Key, Arrays]) -> None:
+        """Compute tasks, and keep what they found where it is not worse than before."""
+        for key, found in self._computed(keys).items():
+            place = int(key[1])
+            new, before = _fit_of(self.tasks.schemes[place], stage, found), self.fits.get(place)
+            if stage == "fit" and not new.failure:
+                self.values[place] = np.array(decoded_json(found, "facts")["values"])
+                if before is not None:  # other starts, from which currents of others are fitted
+                    new = replace(new, unit=np.concatenate([new.unit, before.unit], axis=1))
+            if before is None or not new.failure:
+                self.fits[place] = new
+
+    def _done(self, key: Key, found: Arrays) -> None:
+        self.on_done(key, _fit_of(self.tasks.schemes[int(key[1])], str(key[0]), found))
+
+    def _known(self, place: int, number: int) -> Arrays:
+        """Return the points from which a round of a scheme begins, beside those that it draws."""
+        if number:
+            return {"unit": self.fits[place].unit}
+        scheme = self.tasks.schemes[place]
+        smaller = [scheme.without_state(k) for k in range(scheme.n)]
+        smaller += [scheme.without_edge(edge) for edge in scheme.edges]
+        parents = []
+        for one in smaller:
+            k = self.places.get(_identity(one[0])) if one is not None else None
+            if one is not None and k is not None and not self.fits[k].failure:
+                parents.append((self.fits[k].best, k, one[1]))
+        known = [
+            (self.tasks.schemes[k], states, self._values(k))
+            for _, k, states in sorted(parents)[:_PARENTS]
+        ]
+        try:
+            plan = self.plan(place)
+        except InputError:  # the task says why
+            return {"unit": np.empty((0, 0))}
+        points = [unit_of(plan, v) for v in self.tasks.models.inherited(scheme, known)]
+        return {"unit": np.array(points).T if points else np.empty((plan.space.n_free, 0))}
+
+    def _values(self, place: int) -> dict[str, float]:
+        """Return the best values of a scheme so far, by name."""
+        plan, fit = self.plan(place), self.fits[place]
+        values = plan.space.to_physical(fit.unit[:, :1])[:, 0].tolist()
+        return dict(zip((p.name for p in plan.problem.parameters), values, strict=True))
+
+
+def _identity(scheme: Scheme) -> tuple[int, int, int, tuple[int, ...]]:
+    return scheme.n, scheme.n_open, scheme.code, scheme.arm
+
+
+def _fit_of(scheme: Scheme, stage: str, found: Arrays) -> SchemeFit:
+    """Return the fit that the result of a task holds."""
+    facts = decoded_json(found, "facts")
+    undetermined = facts.get("undetermined")
+    return SchemeFit(
+        scheme,
+        found["unit"],
+        found["cost"],
+        int(facts.get("n_parameters", 0)),
+        "fitted" if stage == "fit" else "scanned",
+        str(facts.get("failure", "")),
+        facts.get("agreement"),
+        None if undetermined is None else tuple(undetermined),
+    )

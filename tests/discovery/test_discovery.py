@@ -1,0 +1,412 @@
+"""`channelfit discover`: models of schemes, the search among them, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import channelfit as cf
+from channelfit.discovery import search
+from channelfit.discovery.models import SchemeModels, unit_of
+from channelfit.discovery.results import found_by
+from channelfit.discovery.run import ready
+from channelfit.discovery.schemes import Space
+from channelfit.discovery.search import Discovery, SchemeTasks
+from channelfit.front import discoveries
+from channelfit.front.kinds import make_scorer
+from channelfit.front.main import main
+from channelfit.model.evaluation import evaluate
+from channelfit.reading.documents import Section, dump_yaml
+from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
+from channelfit.search.overrides import Changes
+from channelfit.search.plan import FitPlan
+from channelfit.tasks.executor import TaskSet
+from channelfit.tasks.result_store import Arrays, Key, ResultStore
+from support.little import THREE_STEPS
+
+#: Three states in a row: what is to be found.
+TRUTH: dict[str, Any] = {
+    "name": "truth",
+    "states": ["C2", "C1", "O"],
+    "rates": {
+        "C2 -> C1": "k*a*exp(z*v)",
+        "C1 -> C2": "b*exp(-z*v)",
+        "C1 -> O": "3*a*exp(z*v)",
+        "O -> C1": "2*b*exp(-z*v)",
+    },
+    "current": {"open": ["O"], "conductance": "g", "reversal": "erev"},
+    "parameters": {
+        "k": {"range": [0.1, 10], "value": 0.3, "fixed": True},
+        "a": {"range": [1.0e-3, 1], "unit": "1/ms", "scale": "log", "value": 0.15},
+        "z": {"range": [0, 0.1], "unit": "1/mV", "value": 0.02},
+        "b": {"range": [1.0e-3, 1], "unit": "1/ms", "scale": "log", "value": 0.04},
+        "g": {"range": [1, 100], "unit": "nS", "scale": "log", "value": 10},
+        "erev": {"range": [-100, -80], "unit": "mV", "value": -90, "fixed": True},
+    },
+    "fit": {
+        "protocols": ["steps.yaml"],
+        "surrogate": {"noise": "5 pA", "seed": 2},
+        "discover": {"states": [2, 3], "cycles": 0, "scan": 48, "starts": 3, "keep": 2},
+    },
+}
+STEPS = THREE_STEPS.replace("for: 30 ms}", "for: 30 ms}\n  - {step: -60 mV, for: 30 ms}")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("discover")
+    (folder / "steps.yaml").write_text(STEPS)
+    (folder / "truth.yaml").write_text(dump_yaml(TRUTH))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plan(place: Path) -> FitPlan:
+    return discoveries.read(place / "truth.yaml", Changes(), "cpu")[0]
+
+
+def models_of(plan: FitPlan, **keys: Any) -> SchemeModels:
+    return SchemeModels.read(plan, Section(keys, plan.file, "fit.discover"))
+
+
+def tasks_of(plan: FitPlan, **keys: Any) -> SchemeTasks:
+    return ready(plan, {**TRUTH["fit"]["discover"], **keys}, backend="cpu")
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> Path:
+    """The folder of a run."""
+    folder = place / "run"
+    words = ["discover", str(place / "truth.yaml"), "--out", str(folder), "--quiet"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+# --- models ---------------------------------------------------------------------------------------
+
+
+def test_cycles_keep_microscopic_reversibility_or_do_not(plan: FitPlan) -> None:
+    """By the products of rates around every cycle of all schemes of four states."""
+    random = np.random.default_rng(0)
+    for reversible in (True, False):
+        models = models_of(plan, reversible=reversible)
+        for scheme in Space((4, 4), (1, 2)).schemes:
+            own = models.plan_of(scheme)
+            model = own.problem.model
+            expected = 4 * len(scheme.edges) - 2 * scheme.cycles * reversible + 1
+            assert own.space.n_free == expected
+            values = own.space.to_physical(random.uniform(0.3, 0.7, (own.space.n_free, 1)))[:, 0]
+            names = dict(zip(model.parameter_names, values.tolist(), strict=True))
+            for name, expression in model.definitions:
+                names[name] = evaluate(expression, names | {"v": -37.0})
+            (chain,) = model.chains
+            log = np.zeros((4, 4))
+            for t in chain.transitions:
+                i, j = chain.states.index(t.source), chain.states.index(t.target)
+                log[i, j] = np.log(float(evaluate(t.rate, names | {"v": -37.0})))
+            # at equilibrium the logarithms of ratios are differences of a potential of the states
+            ratio = log - log.T
+            rows = [(i, j) for i in range(4) for j in range(i) if log[i, j] != 0]
+            potential = np.zeros((len(rows), 4))
+            for row, (i, j) in enumerate(rows):
+                potential[row, i], potential[row, j] = -1, 1
+            wanted = np.array([ratio[pair] for pair in rows])
+            left = wanted - potential @ np.linalg.lstsq(potential, wanted, rcond=None)[0]
+            assert (np.abs(left).max() < 1e-9) == (reversible or scheme.cycles == 0)
+
+
+def test_subunits_have_the_rates_of_equal_subunits(plan: FitPlan) -> None:
+    models = models_of(plan)
+    backbone = (("C3", "C2"), ("C2", "C1"), ("C1", "O"))
+    (scheme,) = Space((4, 4), cycles=0, backbone=backbone, arm=("C3", "C2", "C1", "O")).schemes
+    rates = models.document(scheme)["rates"]
+    on, off = "(a_on*exp(z_on*v))", "(a_off*exp(z_off*v))"
+    assert rates == {
+        "C3 -> C2": f"3*{on}",
+        "C2 -> C1": f"2*{on}",
+        "C1 -> O": on[1:-1],
+        "O -> C1": f"3*{off}",
+        "C1 -> C2": f"2*{off}",
+        "C2 -> C3": off[1:-1],
+    }
+    assert models.plan_of(scheme).space.n_free == 5
+
+
+def test_another_form_of_rates_and_what_the_model_keeps(plan: FitPlan) -> None:
+    rows = {"k0": {"range": [0.01, 1], "unit": "1/ms"}}
+    models = models_of(plan, rate="k*k0", parameters=rows)
+    document = models.document(Space((2, 2)).schemes[0])
+    assert document["rates"] == {"C1 -> O": "k*k0_C1_O", "O -> C1": "k*k0_O_C1"}
+    assert list(document["parameters"]) == ["k", "g", "erev", "k0_O_C1", "k0_C1_O"]
+    with pytest.raises(InputError, match="parameters.q: is not in the rate"):
+        models_of(plan, rate="k", parameters={"q": {"range": [0, 1]}})
+
+
+@pytest.mark.parametrize("reversible", [True, False])
+def test_a_child_begins_near_the_currents_of_its_parent(plan: FitPlan, reversible: bool) -> None:
+    """With one more state or transition, in schemes with and without cycles."""
+    models, random = models_of(plan, reversible=reversible), np.random.default_rng(3)
+    checked = 0
+    for child in Space((4, 4), (1, 2), cycles=2).schemes:
+        parts = [child.without_state(k) for k in range(4)]
+        parts += [child.without_edge(edge) for edge in child.edges]
+        one = parts[int(random.integers(len(parts)))]
+        if one is None:
+            continue
+        parent, states = one
+        mothers, own = models.plan_of(parent), models.plan_of(child)
+        points = random.uniform(0.42, 0.6, (mothers.space.n_free, 20))  # 2e-3 to 1 /ms at 0 mV
+        scorer = make_scorer(mothers, "reference")
+        (currents,) = scorer.simulate(mothers.space.to_physical(points))
+        lively = int(np.nanstd(currents, axis=(0, 1)).argmax())
+        values = mothers.space.to_physical(points[:, [lively]])[:, 0].tolist()
+        known = dict(zip((p.name for p in mothers.problem.parameters), values, strict=True))
+        begun = models.inherited(child, [(parent, states, known)])
+        unit = np.array([unit_of(own, v) for v in begun]).T
+        (near,) = make_scorer(own, "reference").simulate(own.space.to_physical(unit))
+        apart = np.nanstd(near - currents[:, :, [lively]], axis=(0, 1)).min()
+        assert apart < 0.1 * np.nanstd(currents[:, :, lively]), (child.text, parent.text)
+        checked += 1
+    assert checked > 10
+
+
+# --- the search -----------------------------------------------------------------------------------
+
+
+def test_the_true_scheme_is_found_and_the_table_is_that_of_compare(run: Path) -> None:
+    """Of the files in the folder, compared as any fits are."""
+    summary = json.loads((run / "summary.json").read_text())
+    table = {row["scheme"]: row for row in summary["table"]}
+    best = summary["table"][0]
+    assert best["graph"] == "C2-C1-O" == table[summary["best"]]["graph"]
+    assert best["rms_pA"] == pytest.approx(5, rel=0.05)
+    assert best["starts_agreed"] >= 3
+    fitted = [name for name, row in table.items() if row["stage"] == "fitted"]
+    assert len(table) == 3
+    assert sorted(p.stem for p in (run / "schemes").glob("*.yaml")) == sorted(fitted)
+    compared = cf.compare(*(run / "schemes" / f"{n}.yaml" for n in fitted), progress=False)
+    for row in compared.summary["fits"]:
+        own = table[row["label"]]
+        assert own["cost"] == pytest.approx(row["cost"], rel=1e-6)
+        assert own["parameters"] == row["free_parameters"]
+        assert own["bic_difference"] == pytest.approx(row["bic_difference"], abs=0.01)
+        assert own["aic_difference"] == pytest.approx(row["aic_difference"], abs=0.01)
+    assert (run / "schemes.csv").read_text().count("\n") == 4
+    page = (run / "discover.html").read_text()
+    assert page.count("<svg") == len(fitted)
+    assert all(f"{row['scheme']}" in page for row in summary["table"])
+
+
+def test_a_folder_with_results_is_not_written_to_and_a_finished_run_is_not_resumed(
+    place: Path, run: Path
+) -> None:
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    words = ["discover", str(place / "truth.yaml"), "--out", str(run)]
+    again = CliRunner().invoke(main, words)
+    assert again.exit_code == 2
+    assert "never overwrites another" in again.output
+    assert CliRunner().invoke(main, ["discover", "--resume", str(run)]).exit_code == 0
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+class Elsewhere:
+    """Computes tasks in copies of the task set that were sent, the last one first."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self.left = most
+
+    def __call__(self, tasks: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+        for key in reversed(keys):
+            if self.left is not None:
+                if not self.left:
+                    raise KeyboardInterrupt
+                self.left -= 1
+            assert isinstance(tasks, SchemeTasks)
+            yield key, pickle.loads(pickle.dumps(tasks)).compute(key, tasks.arguments(key))
+
+
+def found_in(tasks: SchemeTasks, executor: Any = None, store: Any = None) -> list[Any]:
+    discovery = Discovery(tasks, executor, store)
+    discovery.scan()
+    found = found_by(discovery, discovery.fit())
+    return [found.rows, [vars(one) for one in found.follows]]
+
+
+def test_the_same_bits_elsewhere_and_after_an_interrupt(plan: FitPlan, tmp_path: Path) -> None:
+    tasks = tasks_of(plan)
+    here = found_in(tasks)
+    assert found_in(tasks, Elsewhere()) == here
+    store = ResultStore(tmp_path / "pieces.bin")
+    with pytest.raises(KeyboardInterrupt):
+        found_in(tasks, Elsewhere(5), store)
+    store.close(keep=True)
+    store = ResultStore(tmp_path / "pieces.bin")
+    assert len(store.keys) >= 4
+    assert found_in(tasks, None, store) == here
+    store.close(keep=False)
+    other = found_in(replace(tasks, seed=1))
+    assert other[0] != here[0]
+
+
+def test_a_scheme_that_fails_is_named_and_the_others_are_fitted(
+    plan: FitPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks, make = tasks_of(plan, keep=1), SchemeModels.plan_of
+
+    def failing(models: SchemeModels, scheme: Any) -> FitPlan:
+        if scheme.text == "C2-O-C1":
+            raise InputError("this one cannot be had")
+        return make(models, scheme)
+
+    monkeypatch.setattr(SchemeModels, "plan_of", failing)
+    table, _ = found_in(tasks)
+    assert [row["graph"] for row in table if row["failure"]] == ["C2-O-C1"]
+    assert table[-1]["failure"] == "this one cannot be had"
+    assert table[0]["graph"] == "C2-C1-O"
+    monkeypatch.setattr(SchemeModels, "plan_of", lambda models, scheme: failing(models, None))
+    with pytest.raises(AttributeError):  # a defect of the program is no failure of a scheme
+        found_in(tasks)
+
+
+def test_schemes_with_the_same_currents_are_said_to_have_them(plan: FitPlan) -> None:
+    """C2-C1-O and C1-O-C2 share currents where no rate depends on the voltage (Kienker 1989)."""
+    rows = {"a": {"range": [1e-4, 10], "unit": "1/ms", "scale": "log"}}
+    tasks = tasks_of(plan, rate="a", parameters=rows, starts=6, states=3)
+    # at one voltage alone, after a jump of the conductance's driving force there is no relaxation;
+    # data that were made with rates that depend on the voltage fit both schemes equally badly
+    discovery = Discovery(tasks)
+    discovery.scan()
+    found = found_by(discovery, discovery.fit())
+    costs = [discovery.fits[k].best for k in found.best]
+    assert costs[0] == pytest.approx(costs[1], rel=1e-3)
+    assert found.equivalent() == [tuple(tasks.schemes[k].name for k in found.near)]
+    assert "have the same currents" in " ".join(found.conclusions())
+
+
+# --- keys, options and Python ---------------------------------------------------------------------
+
+#: By key two values that lead to different schemes, models or searches.
+PROOFS: dict[str, tuple[Any, Any]] = {
+    "states": (4, "3..4"),
+    "open": (1, 2),
+    "degree": (2, 3),
+    "cycles": (0, 1),
+    "distance": (1, 2),
+    "backbone": (["C1 - O"], ["C2 - C1", "C1 - O"]),
+    "subunits": (False, True),
+    "reversible": (False, True),
+    "rate": ("a*exp(z*v)", "a*exp(2*z*v)"),
+    "parameters": ({"a": {"range": [1, 2]}, "z": {"range": [0, 1]}},
+                   {"a": {"range": [1, 3]}, "z": {"range": [0, 1]}}),
+    "scan": (8, 9),
+    "starts": (1, 2),
+    "keep": (1, 2),
+}  # fmt: skip
+
+
+def test_every_key_acts(plan: FitPlan) -> None:
+    assert set(PROOFS) == set(KEYS["discover"])
+    for key, values in PROOFS.items():
+        seen = []
+        for value in values:
+            given = {"states": [3, 4], "open": 1, "backbone": ["C2 - C1", "C1 - O"], key: value}
+            tasks = ready(plan, given)
+            documents = [tasks.models.document(scheme) for scheme in tasks.schemes]
+            seen.append((documents, tasks.effort))
+        assert seen[0] != seen[1], key
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("fit.discover.states=9", "fit.discover.states: a whole number from 2 to 7"),
+        ("fit.discover.states=2", "leaves one scheme"),
+        ("fit.discover.scheme=2", 'unknown key "scheme"'),
+        ("fit.discover=3", "a mapping (key: value) was expected"),
+        ("fit.discover.rate=__import__('os')", "rate"),
+        ("fit.discover.rate=nothing*a*z", "nothing"),
+        ("fit.discover.parameters.a=3", "a mapping"),
+        ("fit.discover.keep=0", "fit.discover.keep: a whole number, 1 or more"),
+        ("gates={m: {alpha: a, beta: b}}", ""),
+    ],
+)
+def test_hostile_input_is_refused(place: Path, tmp_path: Path, change: str, told: str) -> None:
+    words = ["discover", str(place / "truth.yaml"), "--out", str(tmp_path / "o")]
+    if "parameters.a" in change:
+        change = "fit.discover.parameters={a: 3, z: {range: [0, 1]}}"
+    done = CliRunner().invoke(main, [*words, "--set", change])
+    if not told:  # the template's own gates are no part of the schemes, and must be right
+        assert done.exit_code == 2
+        return
+    assert done.exit_code == 2, done.output
+    assert told in done.output
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_fit_of_one_scheme_refuses_the_section(place: Path) -> None:
+    with pytest.raises(InputError, match="says which schemes `channelfit discover` compares"):
+        cf.fit(place / "truth.yaml", progress=False)
+
+
+def test_options_and_python_say_the_same(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An experiment in memory, with data that are those of the file."""
+    asked: list[SchemeTasks] = []
+
+    def keep(tasks: SchemeTasks, *rest: Any) -> Any:
+        asked.append(tasks)
+        raise InputError("enough")
+
+    monkeypatch.setattr("channelfit.discovery.run.run", keep)
+    file = place / "truth.yaml"
+    words = ["discover", str(file), "--states", "3..4", "--open", "1..2", "--seed", "5"]
+    assert CliRunner().invoke(main, [*words, "--out", str(tmp_path / "o")]).exit_code == 2
+    with pytest.raises(InputError, match="enough"):
+        cf.discover(file, states="3..4", open=(1, 2), seed=5, progress=False)
+    one, other = asked
+    assert one.schemes == other.schemes == tuple(Space((3, 4), (1, 2), cycles=0).schemes)
+    assert (one.seed, one.effort) == (other.seed, other.effort) == (5, search.Effort(48, 3, 2))
+    with pytest.raises(InputError, match="experiments are needed"):
+        cf.discover(cf.Model.load(file), progress=False)
+
+
+def test_the_result_in_python(place: Path, tmp_path: Path) -> None:
+    model, steps = cf.Model.load(place / "truth.yaml"), cf.Protocol.load(place / "steps.yaml")
+    current = cf.simulate(model, steps).current
+    noisy = current + 5 * np.random.default_rng(1).normal(size=current.shape)
+    own = {"cycles": 0, "scan": 48, "starts": 3, "keep": 2}
+    found = cf.discover(
+        model, cf.Experiment(steps, noisy), states=(2, 3), schemes=own, progress=False
+    )
+    assert found.table.loc[found.best, "graph"] == "C2-C1-O"
+    assert found.near[0] == found.best
+    best = found.model()
+    assert np.std(cf.simulate(best, steps).current - current) < 1.5
+    files = found.save(tmp_path / "saved")
+    assert {"discover.html", "schemes.csv", "summary.json"} <= {file.name for file in files}
+    again = cf.compare(*sorted((tmp_path / "saved" / "schemes").glob("*-*.yaml")), progress=False)
+    assert len(again.table) == 2
+    assert len(found.plot().axes) == 1
+    with pytest.raises(InputError, match="was not fitted fully"):
+        found.model("x")
+
+
+def test_longest_ways_are_drawn_in_a_row() -> None:
+    for scheme in Space((2, 5), (1, 2), cycles=1).schemes:
+        first = scheme.text.split(", ")[0].split("-")
+        ways = [[scheme.states.index(name) for name in first]]
+        assert all(scheme.joined[pair] for way in ways for pair in pairwise(way))
+        assert sum(text.count("-") for text in scheme.text.split(", ")) == len(scheme.edges)
