@@ -363,7 +363,7 @@ def noisy_plate(n: int) -> tuple[FitPlan, list[Problem]]:
     return FitPlan(problems[0], "least-squares", {}, {}, {}, Path()), problems
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", slow_but([False], [False, True]))
 def test_a_plate_is_fitted_as_on_the_cpu(masked, device, monkeypatch):
     """Every well to the same values, errors and flags, from scan to intervals.
 

@@ -23,7 +23,7 @@ def schemes(cable, equation=None):
         (1.0, 1e-9, False),
         (0.5, 1e-7, False),
         (0.1, 1e-3, True),
-        (0.05, 1e-5, True),
+        pytest.param(0.05, 1e-5, True, marks=pytest.mark.slow),
     ],
 )
 def test_the_error_is_met_by_a_scheme_that_suits_the_spacing(dx, error, stiff):
@@ -85,9 +85,9 @@ def test_it_chooses_on_a_device_as_well(device):
         pair = [
             make(Equation(), cable, device=device) for make in (RungeKuttaCuda, CrankNicolsonCuda)
         ]
-        found = choice.solve(pair, v, 0, [2.0], 1e-3)
+        found = choice.solve(pair, v, 0, [0.5], 1e-3)
         assert found.facts["scheme"] == name
-        exact = truth(Equation(), cable, v, 0 * v, 2.0)[0]
+        exact = truth(Equation(), cable, v, 0 * v, 0.5)[0]
         assert np.abs(found.v[-1, 0] - exact).max() <= 1e-3
 
 

@@ -16,6 +16,7 @@ from channelfit.scoring.machine import gpu
 from support import json_output
 from support.cuda_host import HostCupy
 from support.json_output import fhn as run
+from support.truths import slow_but
 
 SHORT = ("--nodes", 61, "--end", 4, "--frames", 5, "--initial", "gaussian:15")
 
@@ -65,7 +66,7 @@ def test_a_sweep_solves_every_combination(tmp_path: Path):
     assert results(tmp_path / "a")["v"].shape == (61, 6, 401)
 
 
-@pytest.mark.parametrize("suffix", ["npz", "h5"])
+@pytest.mark.parametrize("suffix", slow_but(["h5"], ["npz", "h5"]))
 def test_a_run_continues_from_its_results(tmp_path: Path, suffix: str):
     half, state = ("--end", 10, "--frames", 2, "--dt", 0.1), tmp_path / "a" / f"results.{suffix}"
     run(*half, "--out", tmp_path / "a", "--format", suffix)
@@ -114,9 +115,25 @@ def assert_repeats(folder: Path, again: Path) -> dict:
     [
         ("--scheme", "explicit", "--noise", 0.1, "--seed", 77),
         ("--dt", 0.3, "--stimulus", "0.5,x=0:5.3,t=1:2,every=1.7", "--stimulus", "0.1,x=9:12"),
-        ("--scheme", "adaptive", "--right", 0.7, "--dx", 0.37, "--threshold", 0.4),
-        ("--scheme", "chebyshev", "--left", "periodic", "--right", "periodic", "--gamma", 1.7),
-        ("--a", "0.01:0.2:3", "--epsilon", "0.005,0.01", "--tolerance", 1e-5),
+        *slow_but(
+            [],
+            [
+                (("--scheme", "adaptive", "--right", 0.7, "--dx", 0.37, "--threshold", 0.4),),
+                (
+                    (
+                        "--scheme",
+                        "chebyshev",
+                        "--left",
+                        "periodic",
+                        "--right",
+                        "periodic",
+                        "--gamma",
+                        1.7,
+                    ),
+                ),
+                (("--a", "0.01:0.2:3", "--epsilon", "0.005,0.01", "--tolerance", 1e-5),),
+            ],
+        ),
         ("--backend", "cuda", "--dtype", "float32", "--scheme", "explicit"),
     ],
 )

@@ -25,6 +25,7 @@ from channelfit.reading.errors import InputError
 from support.cable_device import assert_same
 from support.cable_truth import ENDS
 from support.cuda_host import compile_with_nvrtc
+from support.truths import slow_but
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ EXACT, ROUGH = {"tolerance": 1e-15}, {"tolerance": 1e-6, "dtype": "float32"}
 ALONE = {"shape": BlockShape(4, 32, 1), **EXACT}
 #: Parts of 64 nodes, of which the last may be one node; dt/dx^2 = 400: all feel each other.
 PARTS = {"shape": BlockShape(4, 16, 1), "solver": "parts"}
-#: By what a cable is solved in; small tiles, so that it has many. Of each two ends are tried.
+#: By what a cable is solved in; small tiles, so that it has many. Of each two ends are tried,
+#: the second as a slow test.
 CASES = [
     *(Case(ExplicitCuda, n, 0.1, 45, {}, n_cables=7) for n in (3, 33, 64, 101, 401)),
     *(Case(RungeKuttaCuda, n, 0.15, 25, {}, n_cables=7) for n in (3, 33, 64, 101, 401)),
@@ -85,7 +87,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("number", range(2 * len(CASES)))
+@pytest.mark.parametrize("number", slow_but(range(len(CASES)), range(2 * len(CASES))))
 def test_a_device_steps_as_the_processor_does(device, monkeypatch, number):
     again, place = divmod(number, len(CASES))
     case, ends = CASES[place], ENDS[(place + again) % 4]

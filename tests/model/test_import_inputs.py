@@ -115,7 +115,10 @@ def test_a_constant_field_current_is_recognized_however_it_is_written(way, tmp_p
 @pytest.mark.parametrize(
     ("text", "ion", "cell", "celsius"),
     [
-        (calcium("a conductance, and a switch"), "ca", {"cai": 0.3, "cao": 5.0}, 37.0),
+        pytest.param(
+            *(calcium("a conductance, and a switch"), "ca", {"cai": 0.3, "cao": 5.0}, 37.0),
+            marks=pytest.mark.slow,
+        ),
         (POTASSIUM, "k", {"cai": 1.0, "ek": -100.0, "ko": 6.0}, 36.0),
     ],
     ids=["constant field", "gated by calcium"],

@@ -26,6 +26,7 @@ from support.exports import published, simulated
 from support.exports import steps as shorter
 from support.places import ROOT
 from support.schemes import recording_of
+from support.truths import slow_but
 
 CASES = {f"{case.model}-{case.kind}": case for case in published.CASES}
 NEURONS_OWN = [case for case in published.CASES if not case.sha256]
@@ -200,7 +201,7 @@ def candidates_near(model: ChannelModel, n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("backend", ["cpu", "cuda"])
-@pytest.mark.parametrize("name", ["cav31_anwar", "hcn2_golgi"])
+@pytest.mark.parametrize("name", slow_but(["hcn2_golgi"], ["cav31_anwar", "hcn2_golgi"]))
 @pytest.mark.filterwarnings("error::RuntimeWarning")  # the share of a gate is 0 at some voltages
 def test_costs_and_derivatives_through_pieces_and_gates_at_once(name, backend, monkeypatch):
     if backend == "cuda":

@@ -23,6 +23,7 @@ from channelfit.reading.documents import Section, dump_yaml
 from channelfit.scoring.scorer import make_scorer
 from support.exports import simulated
 from support.places import DATA, ROOT, needs_data
+from support.truths import slow_but
 
 #: Model and protocol of each recording that is simulated here.
 CELLS = {
@@ -75,13 +76,13 @@ def cautions(
     return "\n".join(map(str, load_plan(path).cautions))
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", slow_but(["k_hh_gate", "na_hh"], CELLS))
 @pytest.mark.parametrize("mask", [[], [{"after_steps": "1 ms"}]])
 def test_what_is_right_is_silent(tmp_path: Path, currents: Any, name: str, mask: Any) -> None:
     assert cautions(tmp_path, name, currents[name], mask=mask) == ""
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", slow_but(["k_hh_gate"], CELLS))
 def test_without_noise_and_with_few_digits_it_is_silent(tmp_path: Path, name: str) -> None:
     """Plateaus of equal values are not clipped, nor are five digits too low a gain."""
     assert cautions(tmp_path, name, noiseless(name), digits=5) == ""
@@ -89,7 +90,10 @@ def test_without_noise_and_with_few_digits_it_is_silent(tmp_path: Path, name: st
 
 @pytest.mark.parametrize(
     ("name", "protocol"),
-    [("herg_beattie", "staircase"), ("na_hh", "recovery"), ("k_hh_gate", "ramp")],
+    slow_but(
+        [("na_hh", "recovery")],
+        [("herg_beattie", "staircase"), ("na_hh", "recovery"), ("k_hh_gate", "ramp")],
+    ),
 )
 def test_currents_of_other_cells_are_silent(tmp_path: Path, name: str, protocol: str) -> None:
     """Parameters within a factor of two of the published, any conductance of the range."""
@@ -136,7 +140,7 @@ PLANTED: dict[str, tuple[Callable[[np.ndarray], np.ndarray], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", slow_but(["model_a", "na_hh"], CELLS))
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_told_with_place_and_value(tmp_path, currents, name, fault):
     change, said = PLANTED[fault]
@@ -157,7 +161,7 @@ LEAKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", slow_but(["model_a", "na_hh"], CELLS))
 @pytest.mark.parametrize("leak", LEAKS)
 def test_sign_and_unit_are_judged_beside_a_leak_and_a_clamp(tmp_path, currents, name, leak):
     beside, row = LEAKS[leak]

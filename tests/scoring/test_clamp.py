@@ -61,6 +61,8 @@ QUANTITIES = (
 )
 FULL = {name: sympy.Float(value) for name, value, _ in QUANTITIES}
 PLAIN = {name: FULL[name] for name in ("series_resistance", "membrane_capacitance")}
+#: That of most tests, which so have one kernel.
+FOUR_POLES = LowPass(4, 5.0)
 
 
 def clamped(
@@ -209,7 +211,10 @@ def test_the_circuit_of_neuron() -> None:
     assert abs(ours - seen).max() < 1e-4 * np.abs(seen).max()
 
 
-@pytest.mark.parametrize(("name", "least"), [("na_hh", 0.0), ("several terms", 1e-5)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    slow_but([("na_hh", 0.0)], [("na_hh", 0.0), ("several terms", 1e-5)]),
+)
 def test_a_clamp_without_resistance_is_the_ideal_one(name: str, least: float) -> None:
     """Apart from samples at a jump, which show what was before it."""
     model = channel_named(name)
@@ -275,7 +280,7 @@ def test_a_membrane_that_follows_at_once_has_rates_from_behind_the_jump(backend:
     assert (abs(found - wanted) / scale).max() < 1e-5
 
 
-@pytest.mark.parametrize("lag", [2e-10, 2e-8, 2e-7, 2e-6])
+@pytest.mark.parametrize("lag", slow_but([2e-10, 2e-7], [2e-10, 2e-8, 2e-7, 2e-6]))
 def test_what_happens_within_nanoseconds_of_a_jump_is_not_lost(lag: float) -> None:
     """The membrane follows with the lag; 1.6e-3 off, or "out of clamp", with steps from 2 ns on."""
     problem = clamped(of_a_fast_gate(), FAST_STEP, lag=sympy.Float(lag))
@@ -303,11 +308,14 @@ def level_of(scorer: ClampScorer, values: np.ndarray) -> int:
 
 @pytest.mark.parametrize(
     ("name", "protocol", "low_pass"),
-    [
-        ("na_hh", STEPS, LowPass(4, 5.0)),
-        ("herg_markov", moving(), None),
-        ("several terms", STEP, None),
-    ],
+    slow_but(
+        [("na_hh", STEPS, FOUR_POLES), ("several terms", STEP, None)],
+        [
+            ("na_hh", STEPS, FOUR_POLES),
+            ("herg_markov", moving(), None),
+            ("several terms", STEP, None),
+        ],
+    ),
 )
 def test_derivatives_are_those_of_the_discrete_steps(
     name: str, protocol: Protocol, low_pass: LowPass | None
@@ -361,7 +369,7 @@ def channel_named(name: str) -> ChannelModel:
 
 
 def test_curvature_is_that_of_the_currents() -> None:
-    problem = with_all("na_hh", STEPS)
+    problem = with_all("na_hh", STEPS, FOUR_POLES)
     scorer, values = ClampScorer(problem), problem.model.values()
     n, steps = len(values), 1e-5 * np.abs(values)
     moved = np.concatenate([values[:, None] + np.diag(steps), values[:, None] - np.diag(steps)], 1)
@@ -375,7 +383,7 @@ def test_curvature_is_that_of_the_currents() -> None:
 
 @pytest.mark.usefixtures("device")
 def test_a_gpu_takes_the_same_steps() -> None:
-    problem = with_all("na_hh", STEP, LowPass(3, 5.0))
+    problem = with_all("na_hh", STEP, FOUR_POLES)
     parameters = problem.model.values()[:, None] * np.linspace(0.98, 1.02, 11)
     cpu, cuda = ClampScorer(problem), make_scorer(problem, "cuda")
     one, two = cpu.linearize(parameters), cuda.linearize(parameters)
@@ -394,13 +402,13 @@ def test_a_gpu_takes_the_same_steps() -> None:
 
 @pytest.mark.parametrize("derived", slow_but([False], [False, True]))
 def test_a_device_would_compile_it(derived: bool) -> None:
-    model, clamp = fitted_clamp(model_named("na_hh"), LowPass(4, 5.0))
+    model, clamp = fitted_clamp(model_named("na_hh"), FOUR_POLES)
     free = tuple(range(len(model.parameters))) if derived else ()
     compile_with_nvrtc(ClampCudaSource(model, clamp, free, 2).text)
 
 
 def test_a_score_depends_on_no_other_candidate() -> None:
-    problem = with_all("na_hh", STEP)
+    problem = with_all("na_hh", STEP, FOUR_POLES)
     factors = np.random.default_rng(3).uniform(0.5, 1.5, (1, 11))
     parameters = problem.model.values()[:, None] * factors
     scorer = ClampScorer(problem)
@@ -462,7 +470,7 @@ def test_a_saturated_rate_has_no_slope() -> None:
 
 
 def test_candidates_without_a_current_have_failed_and_say_why() -> None:
-    problem = with_all("na_hh", STEP)
+    problem = with_all("na_hh", STEP, FOUR_POLES)
     parameters = np.repeat(problem.model.values()[:, None], 4, axis=1)
     names = problem.model.parameter_names
     parameters[names.index("gmax"), 0] = np.nan

@@ -38,7 +38,7 @@ from support.truths import slow_but
 
 N = 3
 #: Of those that others are like (in states or gates) only the others are quick.
-MODELS = slow_but(["model_b", "na_hh", "cycle", "leak"], [*SHIPPED, "cycle", "leak"])
+MODELS = slow_but(["model_b", "na_hh", "leak"], [*SHIPPED, "cycle", "leak"])
 
 
 #: Ramps and sines long enough to be taken in pieces.
@@ -164,6 +164,15 @@ BRIEF = from_yaml(
 )
 
 
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "cpu",
+        pytest.param("played", marks=pytest.mark.slow),
+        pytest.param("real", marks=pytest.mark.gpu),
+    ],
+    indirect=True,
+)
 def test_a_bounded_rate_has_no_slope(backend: str) -> None:
     problem = problem_of(model_named("cycle"), BRIEF)
     names = problem.model.parameter_names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from channelfit.front.main import main
 from channelfit.functions.fit_file import FunctionPlan
 from channelfit.functions.run_folder import FunctionWinner
 from channelfit.functions.run_folder import summarize as summarize_function
+from channelfit.model.channel import Parameter
+from channelfit.model.terms import symbol
+from channelfit.problem.experiment import Problem
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.run_summary import rescore, summarize
@@ -79,9 +82,12 @@ def effect(folder: Path, file: str, told: bool) -> str:
         assert shown.exit_code == 0, shown.output
         seen.append(shown.output)
     # the reference takes minutes for a clamp
-    text = (folder / file).read_text()
-    slow = "clamp" in text or "lowpass" in text
-    scorer = make_scorer(fit, "cpu" if slow else "reference")
+    clamped = (
+        any(e.clamp is not None for e in fit.problem.experiments) if fit.has_currents else False
+    )
+    if clamped:
+        fit = replace(fit, problem=_with_clamps_as_parameters(fit.problem))
+    scorer = make_scorer(fit, "cpu" if clamped else "reference")
     objective = fit.objective(scorer)
     unit = np.random.default_rng(0).random((objective.n_free, 5))
     score = objective.score(unit)
@@ -93,6 +99,30 @@ def effect(folder: Path, file: str, told: bool) -> str:
         genetic = Genetic(objective.n_free, 4, fit.seed, initial=fit.starting_point())
         seen.append(_summary(fit, optimize(genetic, objective, StopRules(generations=2)), scorer))
     return "\n".join(x.tobytes().hex() if isinstance(x, np.ndarray) else str(x) for x in seen)
+
+
+def _with_clamps_as_parameters(problem: Problem) -> Problem:
+    """The same problem, with a fixed parameter in place of each number of a clamp.
+
+    Numbers stand in the text of a kernel; so all clamps with the same filter have one.
+    """
+    rows: dict[tuple[str, float], Parameter] = {}
+    experiments = []
+    for experiment in problem.experiments:
+        clamp = experiment.clamp
+        if clamp is not None:
+            symbols = {}
+            for name, expression in clamp.quantities().items():
+                if not expression.free_symbols:
+                    value = float(expression)
+                    place = f"{name}_{len(rows)}"
+                    row = Parameter(place, "", value, value, value=value, fixed=True)
+                    symbols[name] = symbol(rows.setdefault((name, value), row).name)
+            clamp = replace(clamp, **symbols)
+        experiments.append(replace(experiment, clamp=clamp))
+    parameters = (*problem.model.parameters, *rows.values())
+    model = replace(problem.model, parameters=parameters)
+    return replace(problem, model=model, experiments=tuple(experiments))
 
 
 def _currents(fit: FitPlan, scorer: Any) -> list[Any]:
