@@ -89,3 +89,15 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     elif not gpu.is_available():
         pytest.skip("needs an NVIDIA GPU and CuPy")
     return str(request.param)
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pictures and no reports, which take most of the time of a short command."""
+    from channelfit.fitzhugh_nagumo import pictures  # loads Matplotlib
+    from channelfit.results.report import report_writer
+
+    for name in ("frames_figure", "space_time_figure", "save"):
+        monkeypatch.setattr(pictures, name, lambda *given: None)
+    for name in ("draw", "write_report"):
+        monkeypatch.setattr(report_writer, name, lambda *given: None)

@@ -32,6 +32,7 @@ from channelfit.search.loop import optimize
 from channelfit.search.plan import FitPlan
 from support.little import LITTLE, THREE_STEPS
 from support.three_states import THREE_STATES, planned
+from support.truths import slow_but
 
 SETTINGS = SearchSettings(backend="cpu", scan=300)
 RAMP = """
@@ -246,7 +247,7 @@ def test_wells_with_masks_of_their_own_share_a_scan(leaky, monkeypatch):
     assert np.all(fits.agreed >= 2)
 
 
-@pytest.mark.parametrize("plan", ["little", "leaky"])
+@pytest.mark.parametrize("plan", slow_but(["leaky"], ["little", "leaky"]))
 def test_every_well_is_fitted_as_well_as_alone(plan, request):
     single = alone if plan == "little" else partial(from_values, rounds=60)
     plan = request.getfixturevalue(plan)
@@ -263,7 +264,7 @@ def test_every_well_is_fitted_as_well_as_alone(plan, request):
     assert np.all(fits.starts >= fits.agreed)
 
 
-@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("filtered", slow_but([True], [False, True]))
 def test_errors_and_intervals_are_those_of_a_single_fit(leaky, filtered):
     problems, _ = wells_of(leaky, 2, noise=1.0)
     if filtered:  # residuals that are correlated

@@ -51,14 +51,16 @@ def same(one: Fits, other: Fits, rtol: float) -> None:
 
 @pytest.mark.parametrize(
     ("name", "likelihood"),
-    [
-        *(
+    slow_but(
+        [("boltzmann", "gaussian"), ("gaussian", "poisson")],
+        [
             ("boltzmann", "gaussian"),
             ("exponential", "poisson"),
             ("double_exponential", "gaussian"),
-        ),
-        *(("hill", "gaussian"), ("gaussian", "poisson")),
-    ],
+            ("hill", "gaussian"),
+            ("gaussian", "poisson"),
+        ],
+    ),
 )
 def test_both_backends_find_the_same(name: str, likelihood: str) -> None:
     curve, data = noisy(name, 6)

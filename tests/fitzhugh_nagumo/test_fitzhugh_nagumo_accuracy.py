@@ -27,6 +27,8 @@ from support import json_output
 from support.cable_truth import truth
 from support.json_output import fhn as run
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 TIMES = np.linspace(0, 40, 21)
 
 

@@ -16,7 +16,6 @@ from channelfit.scoring.machine import gpu
 from support import json_output
 from support.cuda_host import HostCupy
 from support.json_output import fhn as run
-from support.truths import slow_but
 
 SHORT = ("--nodes", 61, "--end", 4, "--frames", 5, "--initial", "gaussian:15")
 
@@ -57,6 +56,7 @@ def test_a_run_writes_what_it_promises(tmp_path: Path):
     assert len(rows) == 402
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_sweep_solves_every_combination(tmp_path: Path):
     sweep = ("--a", "0.05:0.25:3", "--epsilon", "0.005,0.01", "--end", 60, "--frames", 61)
     found = cables(tmp_path / "a", *sweep, "--dt", 0.2)
@@ -66,7 +66,8 @@ def test_a_sweep_solves_every_combination(tmp_path: Path):
     assert results(tmp_path / "a")["v"].shape == (61, 6, 401)
 
 
-@pytest.mark.parametrize("suffix", slow_but(["h5"], ["npz", "h5"]))
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("suffix", ["npz", "h5"])
 def test_a_run_continues_from_its_results(tmp_path: Path, suffix: str):
     half, state = ("--end", 10, "--frames", 2, "--dt", 0.1), tmp_path / "a" / f"results.{suffix}"
     run(*half, "--out", tmp_path / "a", "--format", suffix)
@@ -110,30 +111,15 @@ def assert_repeats(folder: Path, again: Path) -> dict:
     return summaries[0]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize(
     "arguments",
     [
         ("--scheme", "explicit", "--noise", 0.1, "--seed", 77),
         ("--dt", 0.3, "--stimulus", "0.5,x=0:5.3,t=1:2,every=1.7", "--stimulus", "0.1,x=9:12"),
-        *slow_but(
-            [],
-            [
-                (("--scheme", "adaptive", "--right", 0.7, "--dx", 0.37, "--threshold", 0.4),),
-                (
-                    (
-                        "--scheme",
-                        "chebyshev",
-                        "--left",
-                        "periodic",
-                        "--right",
-                        "periodic",
-                        "--gamma",
-                        1.7,
-                    ),
-                ),
-                (("--a", "0.01:0.2:3", "--epsilon", "0.005,0.01", "--tolerance", 1e-5),),
-            ],
-        ),
+        ("--scheme", "adaptive", "--right", 0.7, "--dx", 0.37, "--threshold", 0.4),
+        ("--scheme", "chebyshev", "--left", "periodic", "--right", "periodic", "--gamma", 1.7),
+        ("--a", "0.01:0.2:3", "--epsilon", "0.005,0.01", "--tolerance", 1e-5),
         ("--backend", "cuda", "--dtype", "float32", "--scheme", "explicit"),
     ],
 )
@@ -148,6 +134,7 @@ def test_a_run_repeats_bit_for_bit_from_its_summary(monkeypatch, tmp_path: Path,
         assert value in kept if isinstance(kept, list) else kept == type(kept)(value)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_state_from_a_file_is_kept(tmp_path: Path):
     """On the nodes it was used on; the file itself may be gone."""
     state, x = tmp_path / "state.csv", np.linspace(-1, 33, 60)
@@ -167,6 +154,7 @@ def test_a_state_from_a_file_is_kept(tmp_path: Path):
     np.testing.assert_allclose(d[0, ::2], a[0], 0, 1e-12)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_options_given_besides_prevail_and_another_version_is_told(tmp_path: Path):
     stimulus, file = ("--stimulus", "0.5,x=0:5,t=1:2"), tmp_path / "a" / "summary.json"
     assert run(*SHORT, *stimulus, "--dt", 0.1, "--out", tmp_path / "a").exit_code == 0

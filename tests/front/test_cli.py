@@ -110,6 +110,7 @@ def test_a_saved_fit_scores_the_same_and_is_a_model_to_simulate(finished, tmp_pa
     assert {p.name for p in tmp_path.iterdir()} == {"model_a-ramp.csv", "model_a-ramp.png"}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_same_seed_same_answer_and_json_stands_alone(finished, tmp_path):
     result = fit_small(tmp_path / "x", "--json")
     assert result.exit_code == 0
@@ -118,6 +119,7 @@ def test_same_seed_same_answer_and_json_stands_alone(finished, tmp_path):
     assert printed["parameters"] == summary_in(finished[0])["parameters"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_default_folder_bears_the_name_of_the_model_and_is_all_that_quiet_prints(
     tmp_path, monkeypatch
 ):
@@ -128,6 +130,7 @@ def test_the_default_folder_bears_the_name_of_the_model_and_is_all_that_quiet_pr
     assert (tmp_path / result.stdout.strip() / "fit.yaml").is_file()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_float32_is_scored_again_in_float64(tmp_path, monkeypatch):
     """And the backend that is asked for is all that is looked for: loading CuPy takes seconds."""
 
@@ -143,6 +146,7 @@ def test_float32_is_scored_again_in_float64(tmp_path, monkeypatch):
     assert "backend cpu, float32 (as requested)" in result.output
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.parametrize("name", ["swarm", "genetic"])
 def test_options_win_over_the_file_whose_settings_are_those_of_its_own_optimizer(name, tmp_path):
     """Another optimizer starts from its own; what the user adds counts for both."""
@@ -211,6 +215,7 @@ def test_existing_results_are_not_overwritten(finished, tmp_path):
     assert_refused(fit_small(tmp_path / "file" / "below"), "below")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_failure_in_the_middle_leaves_what_there_is(tmp_path, monkeypatch):
     score, calls = CpuScorer.score, []
 
@@ -288,6 +293,7 @@ def test_text_of_rates_and_of_every_function_can_be_read_back():
     np.testing.assert_allclose(evaluate(again, values), evaluate(expression, values), rtol=1e-12)
 
 
+@pytest.mark.integration
 def test_validate_compares_with_neuron(tmp_path, monkeypatch):
     for need in (doctor.neuron(), doctor.nrnivmodl(), doctor.compiler()):
         if not need.usable:

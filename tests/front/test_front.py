@@ -74,6 +74,7 @@ def test_arrays_come_to_a_fit(fitted, model, recorded):
     assert "RMS" in str(fitted)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_file_says_it_all_and_the_command_line_finds_the_same(tmp_path):
     options = ["--seed", "4", "--generations", "2", "--optimizer", "genetic", "--quiet"]
     main(["optimize", str(MODEL), *options, "--out", str(tmp_path / "run")], standalone_mode=False)
@@ -85,6 +86,7 @@ def test_a_file_says_it_all_and_the_command_line_finds_the_same(tmp_path):
     assert {n: r["value"] for n, r in there["parameters"].items()} == here.values
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_two_experiments_and_weights_that_survive_saving(model, protocol, recorded, tmp_path):
     ramp = cf.Protocol.from_segments(
         name="ramp", sampling=0.5, holding=-80, segments=[{"ramp": [-80, 40], "for": 40}]
@@ -146,6 +148,7 @@ def test_what_is_refused(change, message, model, protocol, recorded):
 TINY = {"optimizer": {"name": "genetic", "population": 10}, "stop": {"generations": 1}}
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_clamp_and_filter_of_an_experiment_are_fitted_and_saved(
     model, protocol, recorded, tmp_path
 ):
@@ -260,6 +263,7 @@ def test_what_is_saved_is_loaded_again(fitted, tmp_path):
     assert cf.load(twice / "fit.yaml").values == fitted.values
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_file_that_was_changed_is_judged_anew(fitted, tmp_path):
     """Not its traces by the new values, and its table and cost by the old."""
     file = fitted.save(tmp_path / "run") / "fit.yaml"
@@ -272,6 +276,7 @@ def test_a_file_that_was_changed_is_judged_anew(fitted, tmp_path):
     assert again.errors != fitted.errors
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_folder_is_written_as_the_search_goes(model, protocol, recorded, tmp_path):
     found = cf.fit(model, cf.Experiment(protocol, recorded), folder=tmp_path / "run", **BRIEF)
     saved = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -361,6 +366,7 @@ def test_a_model_file_is_no_saved_fit():
         cf.load(MODEL)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_cable_is_solved_from_python_as_by_the_command_line(tmp_path):
     found = cf.fhn("rest", np.linspace(0, 5, 3), right=1.0, nodes=81, stimuli=["0.2,x=0:5,t=1:2"])
     options = "--initial rest --right 1 --nodes 81 --end 5 --frames 3 --stimulus 0.2,x=0:5,t=1:2"

@@ -23,6 +23,8 @@ from support.json_output import ran, refused
 from support.recorded_files import OPENS, model
 from support.rig_files import write_nwb
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 pytest.importorskip("pynwb")
 pytest.importorskip("h5py")
 

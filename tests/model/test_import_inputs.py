@@ -111,14 +111,12 @@ def test_a_constant_field_current_is_recognized_however_it_is_written(way, tmp_p
         assert float(evaluate(term.drive, values)) == pytest.approx(1e4 * wanted, rel=1e-9)
 
 
+@pytest.mark.integration
 @pytest.mark.usefixtures("compiler", "parser")
 @pytest.mark.parametrize(
     ("text", "ion", "cell", "celsius"),
     [
-        pytest.param(
-            *(calcium("a conductance, and a switch"), "ca", {"cai": 0.3, "cao": 5.0}, 37.0),
-            marks=pytest.mark.slow,
-        ),
+        (calcium("a conductance, and a switch"), "ca", {"cai": 0.3, "cao": 5.0}, 37.0),
         (POTASSIUM, "k", {"cai": 1.0, "ek": -100.0, "ko": 6.0}, 36.0),
     ],
     ids=["constant field", "gated by calcium"],

@@ -26,6 +26,8 @@ from channelfit.scoring.scorer import make_scorer
 from support.json_output import ran, refused
 from support.little import protocol_of
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 CELLS = {"cell 1": 3.0, "cell 2": 5.0, "cell 3": 8.0}
 MODEL: dict[str, Any] = {
     "name": "warm",

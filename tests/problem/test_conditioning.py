@@ -20,6 +20,8 @@ from channelfit.scoring.scorer import make_scorer
 from support.json_output import ran
 from support.little import protocol_of
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 FAMILY = protocol_of(
     "{name: family, holding: -80, sampling: 0.5, "
     "segments: [{hold: 5}, {ramp: [-120, -80], for: 20}, {hold: 5}, "

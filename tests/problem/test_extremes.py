@@ -15,6 +15,8 @@ from channelfit.problem.extreme_rates import extremes, fastest_rates, voltages_o
 from channelfit.problem.protocol import build_protocol
 from support.json_output import ran, refused
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 STEPS = {
     "holding": "-80 mV",
     "sampling": "0.5 ms",

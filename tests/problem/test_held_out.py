@@ -20,6 +20,8 @@ from channelfit.scoring.scorer import make_scorer
 from support.json_output import ran
 from support.little import LITTLE, THREE_STEPS
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 #: Five sweeps; the second voltage and the last duration occur in no other.
 STEPS = THREE_STEPS.replace("0 mV, 40 mV", "-25 mV, 0 mV, 20 mV, 40 mV").replace("30 ms", "40 ms")
 RAMP = """

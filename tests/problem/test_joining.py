@@ -18,6 +18,8 @@ from channelfit.search.saved_fit import fit_document
 from support.json_output import ran
 from support.little import save_fit
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 MODEL = parse_yaml("""
 name: little
 description: two states

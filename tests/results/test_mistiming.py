@@ -14,6 +14,8 @@ from channelfit.results.mistiming import mistimed
 from channelfit.scoring.scorer import make_scorer
 from support.little import LITTLE
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 STEP_MS, SAMPLING = 5.0, 0.1
 LEVELS = (-40.0, 0.0, 40.0)
 

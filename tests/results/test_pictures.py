@@ -102,7 +102,7 @@ def with_data(noise: float = 0.0, off: float = 0.0, n_sweeps: int = 3, name="ste
 SIMULATED = [("na_hh", "recovery"), ("na_nav15", "na_iv")]
 
 
-@pytest.mark.parametrize(("model", "protocol"), SIMULATED)
+@pytest.mark.parametrize(("model", "protocol"), slow_but(SIMULATED[:1], SIMULATED))
 def test_names_and_labels_of_a_simulation_are_apart(model, protocol):
     figure = traces_figure([simulated(model, protocol)], model)
     assert_readable(figure)

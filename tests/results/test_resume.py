@@ -325,6 +325,7 @@ def cut_run(recorded: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return tmp_path / "run"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_has_changed_is_refused(cut_run, recorded, monkeypatch):
     """Data, the search, the machine, a version, a damaged file; and a run that still goes on."""
 
@@ -379,6 +380,7 @@ def test_a_run_that_still_goes_on_is_refused(cut_run: Path, recorded: np.ndarray
         fitted(recorded, "genetic", cut_run, resume=True)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_another_cell_or_temperature_is_refused(recorded, tmp_path, monkeypatch):
     """Candidates that are asked for are then the same, and their costs others."""
     document = yaml.safe_load(MODEL.read_text())
@@ -427,6 +429,7 @@ def results(folder: Path) -> tuple[str, list[list[str]]]:
     return (folder / "fit.yaml").read_text(), [row[:2] + row[3:] for row in rows]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_an_interrupted_command_goes_on_and_tells_as_it_is_asked(tmp_path, monkeypatch):
     """Its own arguments decide what is done, those beside --resume how it is told."""
     file, answers, keep = fit_file(tmp_path, 40, 12), [], Journaled._keep

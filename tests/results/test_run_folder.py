@@ -142,6 +142,7 @@ def test_a_full_disk_is_told_and_leaves_no_half_of_a_file(too_long, left, whole,
         assert (folder / name).read_bytes() == (whole / name).read_bytes()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_fit_that_cannot_be_saved_leaves_no_folder(whole, tmp_path, monkeypatch):
     found = cf.fit(whole / "fit.yaml", optimizer="genetic", stop={"generations": 1}, progress=False)
 

@@ -62,6 +62,7 @@ def test_only_a_run_that_is_known_to_have_ended_was_cut_off_early(tmp_path):
         assert cut_off_early(tmp_path) is early
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_finished_run_says_so(tmp_path):
     out = tmp_path / "out"
     said = CliRunner().invoke(main, ["optimize", str(MODEL), "--out", str(out), *SMALL])
@@ -135,6 +136,7 @@ def test_a_run_that_breaks_off_says_why(error, state, reason, tmp_path, monkeypa
     assert (told["state"], told["reason"]) == (state, reason)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_state_that_cannot_be_written_is_told_once_and_ends_no_fit(tmp_path, monkeypatch):
     monkeypatch.setattr(run_folder, "REPORT_EVERY", 0.0)
     write = files.write_bytes

@@ -20,6 +20,8 @@ from channelfit.tasks.result_store import ResultStore
 from support.others import Others, outcome
 from support.places import MODELS
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 MODEL = MODELS / "k_hh_gate.yaml"
 SEARCH = {"optimizer": "genetic", "settings": {"population": 20}, "stop": {"generations": 6}}
 

@@ -80,7 +80,7 @@ def all_swarms(on, population=6, seed=5):
     yield LocalGroups(on, population, seed, group=3, exchange=4, lanes=4)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_but(DTYPES[:1], DTYPES))
 def test_a_best_is_what_its_position_costs(dtype):
     on = scorer("griewank", 40, dtype)
     for swarm in all_swarms(on):
