@@ -435,11 +435,15 @@ def _joined(parts: Iterable[np.ndarray]) -> np.ndarray:
 def by_sweep(out: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the currents of one experiment as (n_sweeps, n_times_max, n_candidates), pA.
 
+    Where they are all that there is, in their order, they are not copied.
+
     Arguments:
         out: (n_data, n_candidates) pA, in the order of the tree's data.
         places: the experiment's element of `RunTree.outputs`. Samples after the end of a shorter
             sweep become NaN.
     """
+    if places.size == len(out) and np.array_equal(places.ravel(), np.arange(len(out))):
+        return out.reshape(*places.shape, -1)
     currents: np.ndarray = out[places]
     currents[places < 0] = np.nan
     return currents
