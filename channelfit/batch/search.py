@@ -3,13 +3,14 @@
 1. *Scan.* Points spread over the search space are simulated once for all wells of a protocol and
    compared with the data of every well by matrix products (over the samples that count in all of
    them, where wells have masks of their own); parameters in which the current is a straight
-   line are solved for each well. The points of a scan depend on the plan and the seed alone.
+   line are solved for each well. The points of a scan depend on the plan and the seed alone. An
+   eighth of them comes first, and is all where descents from there are as low as noise allows.
 2. *Descents.* The best points of a well are refined by least squares, those of many wells in the
    same calls. A descent ends by itself, or where it falls hopelessly behind the best of its well. A
    well is settled when two descents have arrived at the same lowest cost, or when its cost is as
    low as noise allows (`well_scorer.attainable`); one that is not gets the next points of its scan,
    round after round. First come a few pilots, the wells that tell the points of the scan apart
-   best. Each other well begins with the solution of a pilot that fits it best: plates hold one kind
+   best; one that has reached its noise helps the others of them. Each other well begins with the solution of a pilot that fits it best: plates hold one kind
    of cell, so a good solution of one well serves all, and it takes a fifth of the steps that a
    point of the scan takes.
 3. *Exchange.* The solutions of all wells are tried on each other, and refined where a well may gain
@@ -146,7 +147,7 @@ def search(
         on_progress(SearchProgress(stage, done, n_wells))
 
     report("scanning", 0)
-    scans = first, _ = _scans(wells, settings)
+    scans = first, others = _scans(wells, settings)
     together = settings.exchange and n_wells > 1
     pilots = first.clearest(_PILOTS + n_wells // _WELLS_A_PILOT if together else 0)
     report("scanning", n_wells)
@@ -155,9 +156,10 @@ def search(
     exchange = partial(_exchange, wells, found, partial(report, "exchanging"))
     settle = partial(_settle, wells, found, report=partial(report, "refining"))
     if together:
-        for scan in scans:
-            settle([scan], pilots)
-            exchange(pilots, pilots, _OTHERS)
+        settle([first], pilots)
+        exchange(pilots[found.at_noise(wells)[pilots]], pilots, _OTHERS)
+        settle([others], pilots)
+        exchange(pilots, pilots, _OTHERS)
         exchange(pilots, left, 1)
     settle(scans, left)
     if together:
@@ -310,8 +312,11 @@ class _Best:
     def settled(self, wells: WellCosts) -> np.ndarray:
         """Return (n_wells,) whether enough descents agree, or noise hides what a well may gain."""
         enough = self.agreed(np.arange(len(self.cost))) >= _AGREE
-        settled: np.ndarray = enough | (self.cost <= wells.attainable)
-        return settled
+        return np.asarray(enough | self.at_noise(wells))
+
+    def at_noise(self, wells: WellCosts) -> np.ndarray:
+        """Return (n_wells,) whether noise hides what a well may gain."""
+        return np.asarray(self.cost <= wells.attainable)
 
     def agreed(self, some: np.ndarray) -> np.ndarray:
         """Return how many descents reached the lowest cost of their well, for some wells (n,)."""

@@ -353,6 +353,25 @@ def test_noise_alone_is_told_from_a_misfit_and_slow_noise(leaky):
     assert not (scorer.linearize(truth[:, :8], everyone[:8]).cost <= scorer.attainable).any()
 
 
+def test_wells_that_reach_their_noise_spare_most_of_a_scan(leaky, monkeypatch):
+    problems, _ = wells_of(leaky, 6)
+    tried, simulated = CpuWellScorer.cross_products, []
+
+    def counted(self, parameters, rows=()):
+        simulated.append(parameters.shape[1])
+        return tried(self, parameters, rows)
+
+    monkeypatch.setattr(CpuWellScorer, "cross_products", counted)
+    fits = fit_wells(leaky, problems, SETTINGS)
+    assert sum(simulated) < SETTINGS.scan / 2
+    simulated.clear()  # where that is not known, two descents have to agree
+    unknown = property(lambda self: np.zeros(self.n_wells))
+    monkeypatch.setattr(WellCosts, "attainable", unknown)
+    sure = fit_wells(leaky, problems, SETTINGS)
+    assert sum(simulated) > SETTINGS.scan
+    assert fits.cost == pytest.approx(sure.cost, rel=1e-9)
+
+
 def test_without_exchange_a_fit_depends_on_its_well_alone(little):
     problems, _ = wells_of(little, 11)
     settings = replace(SETTINGS, exchange=False)
