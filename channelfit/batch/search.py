@@ -10,9 +10,9 @@
    well is settled when two descents have arrived at the same lowest cost, or when its cost is as
    low as noise allows (`well_scorer.attainable`); one that is not gets the next points of its scan,
    round after round. First come a few pilots, the wells that tell the points of the scan apart
-   best; one that has reached its noise helps the others of them. Each other well begins with the solution of a pilot that fits it best: plates hold one kind
-   of cell, so a good solution of one well serves all, and it takes a fifth of the steps that a
-   point of the scan takes.
+   best; one that has reached its noise helps the others of them. Each other well begins with the
+   solution of a pilot that fits it best: plates hold one kind of cell, so a good solution of one
+   well serves all, and it takes a fifth of the steps that a point of the scan takes.
 3. *Exchange.* The solutions of all wells are tried on each other, and refined where a well may gain
    by them: where it is not settled, or the solution fits better than its own. This is repeated
    until no well gains.
