@@ -39,7 +39,8 @@ class CpuScorer(ChannelScorer):
         problem: the model and the experiments to score it on.
         dtype: precision of scores and simulations, float64 or float32.
         path: the algorithm of scores: stepping, closed-form, moments, or auto for the one that
-            `choose_path` expects to be fastest. Simulations always step.
+            `choose_path` expects to be fastest. Simulations always step, and with stepping
+            linearizations use no moments.
 
     Attributes:
         stepping: the compiled code of simulations, and of scores by stepping.
@@ -52,7 +53,7 @@ class CpuScorer(ChannelScorer):
     paths = ("stepping", "closed-form", "moments")
 
     def __init__(self, problem: Problem, dtype: str = "float64", path: str = "auto") -> None:
-        self.problem, self.dtype = problem, dtype
+        self.problem, self.dtype, self._by_moments = problem, dtype, path != "stepping"
         self.path = choose_path(problem, dtype, path, self.backend)
         self.stepping = CpuStepping(problem, dtype)
         self.scoring: CpuStepping | CpuModes | CpuMoments = self.stepping
@@ -150,7 +151,7 @@ class CpuScorer(ChannelScorer):
 
     @cached_property
     def _tangents(self) -> Linearizer:
-        return Linearizer(self.problem)
+        return Linearizer(self.problem, self._by_moments)
 
     @cached_property
     def _pieces(self) -> Linearizer | None:

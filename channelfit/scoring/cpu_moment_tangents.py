@@ -10,14 +10,17 @@ from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.scoring.choose_path import reason_against_moments
 from channelfit.scoring.cpu_moments import CpuMomentTables
-from channelfit.scoring.kernels.detailed_balance import keeps_detailed_balance
+from channelfit.scoring.kernels.detailed_balance import keeps_detailed_balance, modes_are_real
 from channelfit.scoring.kernels.moment_tangents import DOUBTED, UNFINISHED, WIDE, momentNormals
 from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.kernels.tangent_tables import GAINS, RATES
+from channelfit.scoring.layout.moment_tables import ladder
 from channelfit.scoring.machine.machine_code import Callback, generated
 
 #: States from which a linearization gains more than the tables take.
 _LEAST_STATES = 6
+#: The share of random candidates that are slow enough, at least.
+_LEAST_SERVED = 0.75
 #: Attributes of `CpuMomentTables` in the order in which `momentNormals` takes them.
 _TABLES = ("table_of", "shapes", "groups", "tables", "target_of", "targets")
 
@@ -135,11 +138,14 @@ class MomentTangents:
 def serves(problem: Problem) -> bool:
     """Return whether moments are the fastest way to the derivatives of a problem.
 
-    Measured on two CPU cores by `benchmarks/states.py --linearize`.
+    Measured by `benchmarks/derivatives.py`. Where many candidates are too fast for any table, those
+    of the others take longer than they spare.
     """
     if reason_against_moments(problem) is not None or problem.model.ohmic is None:
         return False
-    return len(problem.model.chains[0].states) >= _LEAST_STATES
+    if len(problem.model.chains[0].states) < _LEAST_STATES:
+        return False
+    return ladder(problem, not modes_are_real(problem.model)).served >= _LEAST_SERVED
 
 
 def _back(moves: np.ndarray) -> np.ndarray:

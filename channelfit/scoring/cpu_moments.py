@@ -66,7 +66,9 @@ class CpuMomentTables:
             rung_of(greatest / max(run.span for run in walk.runs[first:last])) - 1
             for first, last in itertools.pairwise(walk.visits)
         ]
-        self._rungs = range(walk.lowest, max(tops) + 1)
+        step = 2 if slopes else 1  # fewer tables, since linearizations are few
+        tops = [walk.lowest + (top - walk.lowest) // step * step for top in tops]
+        self._rungs = range(walk.lowest, max(tops) + 1, step)
         self.ladder = np.array([*(speed_of(rung) for rung in self._rungs), np.inf])
         self.visit_top = np.array([speed_of(rung) for rung in tops])
         self.table_of = np.full((len(self._kinds), len(self.ladder)), -1, np.int32)

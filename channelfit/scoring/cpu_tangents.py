@@ -35,10 +35,13 @@ class Linearizer:
     """Cost, gradient and Hessian of the candidates of one problem.
 
     A scheme times gates is taken as the one scheme of all pairs of their states.
+
+    Arguments:
+        by_moments: whether moments may be used where they are the fastest way.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, by_moments: bool = True) -> None:
+        self.problem, self.by_moments = problem, by_moments
         self.model = model = _of_one_kind(problem.model)
         self.free = np.array([k for k, p in enumerate(model.parameters) if not p.fixed], np.int64)
         moving = bool((problem.scored.runs[:, KIND] == VARYING).any())
@@ -74,7 +77,8 @@ class Linearizer:
     def _moments(self) -> MomentTangents | None:
         """The way by moments, where it is the fastest."""
         problem = replace(self.problem, model=self.model)
-        return MomentTangents(problem, self._source) if serves(problem) else None
+        used = self.by_moments and serves(problem)
+        return MomentTangents(problem, self._source) if used else None
 
     def _new_walk(self, plan: Plan) -> Walk:
         if self.model.ohmic is not None:

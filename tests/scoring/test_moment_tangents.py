@@ -75,9 +75,7 @@ def by_moments(problem: Problem) -> MomentTangents:
 
 
 def by_propagators(problem: Problem) -> Linearizer:
-    linearizer = Linearizer(problem)
-    linearizer.__dict__["_moments"] = None
-    return linearizer
+    return CpuScorer(problem, path="stepping")._tangents
 
 
 def linearized(problem: Problem, normals: tuple[np.ndarray, np.ndarray]) -> Linearization:

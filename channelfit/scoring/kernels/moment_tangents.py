@@ -33,7 +33,7 @@ from math import sqrt
 import numpy as np
 
 from channelfit.model.channel import GREATEST_GAIN
-from channelfit.scoring.kernels.cpu_moments import AT_ONCE, GREATEST_ERROR, MOMENT_ERROR, TOGETHER
+from channelfit.scoring.kernels.cpu_moments import AT_ONCE, MOMENT_ERROR, TOGETHER
 from channelfit.scoring.kernels.matrix_kernels import steadyState
 from channelfit.scoring.kernels.tangent_tables import boundRates, driveSlope
 from channelfit.scoring.machine.kernel_math import unrolled
@@ -42,10 +42,10 @@ from channelfit.scoring.machine.machine_code import plain_kernel
 #: Numbers that are computed together, and how many of these a block of columns has.
 WIDE, PARTS = 8, 2
 BLOCK = WIDE * PARTS
-#: The part of a derivative by a parameter, over all samples, that rounding may spoil at worst; what
-#: it does spoil is some thousandth of that ..
-GREATEST_SLOPE_ERROR = 3e-7
-#: .. and the part of the largest of them that counts as the size of a smaller one.
+#: The parts of all residuals, and of a derivative by a parameter over all samples, that rounding
+#: may spoil by its bound; what it does spoil is a fiftieth of the one, a thousandth of the other.
+GREATEST_RESIDUAL_ERROR, GREATEST_SLOPE_ERROR = 2e-8, 3e-7
+#: The part of the largest derivative that counts as the size of a smaller one.
 _NEXT_TO_NOTHING = 1e-6
 #: What becomes of a candidate: done, in doubt, or to be computed again with tables not yet made.
 DONE, DOUBTED, UNFINISHED = 0, 1, 2
@@ -310,7 +310,7 @@ def _judged(normal, lost, squares, theta, free):
     largest = 0.0
     for d in range(free.shape[0]):
         largest = max(largest, normal[1 + d, 1 + d] * (theta[free[d]] * theta[free[d]]))
-    good = lost[0] <= GREATEST_ERROR**2 * (normal[0, 0] + squares)
+    good = lost[0] <= GREATEST_RESIDUAL_ERROR**2 * (normal[0, 0] + squares)
     for d in range(free.shape[0]):
         size = max(abs(theta[free[d]]), 1e-150)
         length = max(normal[1 + d, 1 + d], _NEXT_TO_NOTHING**2 * largest / (size * size))

@@ -1,0 +1,153 @@
+"""Measures linearizations on a CPU by moments and by propagators, and least squares with both.
+
+    python benchmarks/derivatives.py [--states 8 12] [--models [na_markov]] [--out FOLDER]
+
+The schemes are those of states.py, under the same 25 sweeps of 50 ms. A linearization is cost,
+gradient and Gauss-Newton Hessian by all free parameters. Least squares refines some random starts
+against a noisy recording as `hybrid` does, from a new scorer on: tables are part of its time, and
+compilation is not. The time is that of one core, the least of some.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from chains import paper_protocols
+from report import Row, as_script, compared, finish
+from states import named, scheme_of
+
+from channelfit.problem.experiment import Problem
+from channelfit.problem.statuses import OK
+from channelfit.scoring.cpu import CpuScorer
+from channelfit.scoring.layout.moment_tables import moment_table
+from channelfit.scoring.scorer import Linearization
+from channelfit.search.least_squares import refine
+from channelfit.search.objective import Objective
+from channelfit.search.space import SearchSpace
+from scoring import candidates, problem
+
+#: Candidates that are linearized, starts that are refined, and iterations of these at most.
+POPULATION, STARTS, ITERATIONS = 32, 16, 40
+#: Of the noise, as a part of the largest current.
+NOISE = 0.01
+WAYS = {"propagators": False, "moments": True}
+
+
+def scorer_of(p: Problem, by_moments: bool) -> CpuScorer:
+    """A scorer whose scores go the same way, whatever its linearizations do."""
+    scorer = CpuScorer(p)
+    scorer._by_moments = by_moments
+    return scorer
+
+
+def noisy(p: Problem) -> Problem:
+    """The problem with noise on its recordings, the same every time."""
+    random = np.random.default_rng(5)
+    recordings = [e.recording for e in p.experiments if e.recording is not None]
+    size = NOISE * max(float(np.nanmax(np.abs(r.current_pA))) for r in recordings)
+    return replace(
+        p,
+        experiments=tuple(
+            replace(
+                e,
+                recording=replace(
+                    e.recording,
+                    current_pA=e.recording.current_pA
+                    + size * random.standard_normal(e.recording.current_pA.shape),
+                ),
+            )
+            for e in p.experiments
+            if e.recording is not None
+        ),
+    )
+
+
+def core_seconds(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
+    """The least processor time of some calls, and what the last returned."""
+    times = []
+    for _ in range(repeats):
+        start = time.process_time()
+        found = call()
+        times.append(time.process_time() - start)
+    return min(times), found
+
+
+def largest_error(test: Linearization, truth: Linearization) -> float:
+    """Of any entry of gradient and Hessian, over the product of the columns that make it."""
+    good = (test.status == OK) & (truth.status == OK)
+    length = np.sqrt(np.einsum("iic->ic", truth.hessian[..., good]))
+    length = np.maximum(length, 1e-12 * length.max(axis=0))
+    hessian = np.abs(test.hessian - truth.hessian)[..., good] / (length[:, None] * length)
+    slope = np.abs(test.gradient - truth.gradient)[:, good]
+    gradient = slope / (length * np.sqrt(2.0 * truth.cost[good]))
+    return float(max(hessian.max(), gradient.max()))
+
+
+def refined(p: Problem, by_moments: bool) -> float:
+    """The lowest cost of some starts after least squares from a new scorer on."""
+    moment_table.cache_clear()
+    space = SearchSpace(p.model.parameters)
+    unit = np.random.default_rng(7).random((space.n_free, STARTS))
+    objective = Objective(space, scorer_of(p, by_moments))
+    return float(refine(objective, unit, ITERATIONS).cost.min())
+
+
+def one_case(title: str, p: Problem, repeats: int) -> list[Row]:
+    """Rows of one scheme and one number of samples."""
+    drawn = candidates(p.model, POPULATION, seed=3)
+    rates, found = {}, {}
+    for name, by_moments in WAYS.items():
+        scorer = scorer_of(p, by_moments)
+        scorer.linearize(drawn)
+        scorer.score(drawn)
+        seconds, found[name] = core_seconds(lambda s=scorer: s.linearize(drawn), repeats)
+        rates[name] = POPULATION / seconds
+    old, new = WAYS
+    error = f"largest error of an entry {largest_error(found[new], found[old]):.0e}"
+    rows = [
+        Row(f"{title}: linearizations, {old}", rates[old], "candidates/s"),
+        compared(f"{title}: linearizations, {new}", rates[new], "candidates/s", rates[old], error),
+    ]
+    costs, spent = {}, {}
+    for name, way in WAYS.items():
+        spent[name], costs[name] = core_seconds(lambda way=way: refined(p, way), min(repeats, 2))
+    speed = {name: STARTS / seconds for name, seconds in spent.items()}
+    notes = {name: f"{spent[name]:.2f} s, lowest cost {costs[name]:.6g} pA^2" for name in WAYS}
+    what = f"{title}: least squares from {STARTS} starts"
+    return [
+        *rows,
+        Row(f"{what}, {old}", speed[old], "starts/s", note=notes[old]),
+        compared(f"{what}, {new}", speed[new], "starts/s", speed[old], notes[new]),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="each once, to try the script")
+    parser.add_argument("--out", type=Path, help="folder of the results; benchmarks/results")
+    parser.add_argument("--states", type=int, nargs="*", default=[8, 12, 16])
+    parser.add_argument("--models", nargs="*", default=["published/sk2_hirschberg", "na_markov"])
+    parser.add_argument("--samples", type=int, nargs="*", default=[500, 5000])
+    options = parser.parse_args()
+    if options.quick and options.out is None:
+        parser.error("a trial (--quick) needs --out FOLDER")
+    rows: list[Row] = []
+    for scheme in [*options.states, *options.models]:
+        for samples in options.samples:
+            p = noisy(problem(scheme_of(scheme), paper_protocols(samples)))
+            rows += one_case(f"{named(scheme)} x {samples} samples", p, 1 if options.quick else 3)
+            for row in rows[-4:]:
+                print(f"{row.name}: {row.value:.3g} {row.unit}; {row.note}", flush=True)
+    finish("derivatives", "Linearizations and least squares on one core", rows, "", options.out)
+
+
+if __name__ == "__main__":
+    as_script(main)
