@@ -21,10 +21,11 @@ from channelfit.batch.table import WellTable
 from channelfit.batch.where import chosen
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
-from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
+from channelfit.front.progress import compilations_shown, screen_for
 from channelfit.front.table import table_of
 from channelfit.reading.documents import read_json
 from channelfit.reading.errors import Caution, InputError
+from channelfit.reading.memory import nothing_collected
 from channelfit.reading.texts import names_in
 from channelfit.results.report import terminal
 from channelfit.results.report.terminal import Counted

@@ -16,15 +16,11 @@ from channelfit.front.experiments import CALL, Experiment, listed
 from channelfit.front.fitting import plan_of_arrays, workers
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.json_lines import JsonLines
-from channelfit.front.progress import (
-    WorkProgress,
-    compilations_shown,
-    nothing_collected,
-    screen_for,
-)
+from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
 from channelfit.front.table import table_of
 from channelfit.model.model import Model
 from channelfit.reading.errors import Caution, InputError
+from channelfit.reading.memory import nothing_collected
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
 from channelfit.search.joined_files import read_fit_file

@@ -19,7 +19,7 @@ from channelfit.front.experiments import (
     raw_clamp,
 )
 from channelfit.front.interrupts import all_is_done, held
-from channelfit.front.progress import compilations_shown, nothing_collected, screen_for
+from channelfit.front.progress import compilations_shown, screen_for
 from channelfit.front.result import Fit
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
@@ -27,6 +27,7 @@ from channelfit.problem.experiment import Problem
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.keys import KEYS
+from channelfit.reading.memory import nothing_collected
 from channelfit.results.fit_folder import FitFolder
 from channelfit.results.identity import identity
 from channelfit.results.report.terminal import SearchScreen

@@ -21,6 +21,8 @@ from typing import Any, TypeAlias
 
 import click
 
+from channelfit.reading.memory import nothing_collected
+
 #: Takes the context of a verb and what was typed, by name; returns what its work is given.
 Before: TypeAlias = Callable[[click.Context, dict[str, Any]], dict[str, Any]]
 #: The ending of the folder of a run of `channelfit curves`, while it goes on.
@@ -144,7 +146,8 @@ def command(
                 writers.append(ends.enter_context(started_writer()))
             if beside is not None:
                 beside(given)
-            do = getattr(import_module(f"channelfit.front.commands.{module}"), function)
+            with nothing_collected():
+                do = getattr(import_module(f"channelfit.front.commands.{module}"), function)
             code = do(options(**given), *writers)
         if code:
             sys.exit(code)

@@ -6,7 +6,6 @@ compiler.
 
 from __future__ import annotations
 
-import gc
 import html
 import importlib
 import math
@@ -222,18 +221,6 @@ def compilations_shown(screen: SearchScreen) -> Iterator[None]:
             if interrupted and notice.said:
                 raise KeyboardInterrupt from None
             raise
-
-
-@contextmanager
-def nothing_collected() -> Iterator[None]:
-    """Switch the garbage collector off, which would search lasting objects over and over."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()
 
 
 @contextmanager

@@ -1,12 +1,15 @@
-"""The memory that is free, and checks of the memory that a computation needs.
+"""The memory that is free, checks of the memory that a computation needs, and its collector.
 
 Work whose size a user's file or option decides is measured before it begins.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from channelfit.reading.errors import InputError
@@ -151,6 +154,18 @@ def _left_in(folder: Path, limit: str, used: str, cache: str) -> list[int]:
     except (OSError, ValueError):  # no such file, or the word "max"
         return []
     return [left + int(stat[stat.index(cache) + 1]) if cache in stat else left]
+
+
+@contextmanager
+def nothing_collected() -> Iterator[None]:
+    """Switch the collector of cycles off, which would search lasting objects over and over."""
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()
 
 
 def _on_windows() -> int | None:

@@ -22,9 +22,10 @@ from channelfit.front.fitting import workers
 from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
-from channelfit.front.progress import compilations_shown, nothing_collected
+from channelfit.front.progress import compilations_shown
 from channelfit.front.verbs.batch import BatchOptions
 from channelfit.reading.errors import Caution, printable
+from channelfit.reading.memory import nothing_collected
 from channelfit.results.checkpoint import arguments_of, check_stopped
 from channelfit.results.quality import TOO_FEW, too_few
 from channelfit.results.report import terminal

@@ -15,9 +15,10 @@ from channelfit.front.fitting import workers
 from channelfit.front.interrupts import held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
-from channelfit.front.progress import compilations_shown, nothing_collected
+from channelfit.front.progress import compilations_shown
 from channelfit.front.verbs.discover import DiscoverOptions
 from channelfit.reading.errors import printable
+from channelfit.reading.memory import nothing_collected
 from channelfit.results.report import terminal
 from channelfit.results.run_folder import RunFolder
 

@@ -17,9 +17,10 @@ from channelfit.front.fitting import run, workers
 from channelfit.front.interrupts import exit_code, held
 from channelfit.front.json_lines import JsonLines
 from channelfit.front.options import kept_options
-from channelfit.front.progress import compilations_shown, nothing_collected
+from channelfit.front.progress import compilations_shown
 from channelfit.front.verbs.fits import OptimizeOptions
 from channelfit.reading.errors import InputError, printable
+from channelfit.reading.memory import nothing_collected
 from channelfit.results.report import result_tables, terminal
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.run_folder import RunFolder
