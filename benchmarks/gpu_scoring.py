@@ -29,6 +29,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,8 @@ from ways import (
     CPU_64,
     DESIGN_2012,
     IN_REGISTERS,
+    MOMENTS,
+    ON_CPU,
     OURS,
     STEPPING_32,
     STEPPING_64,
@@ -428,8 +431,9 @@ def _fitting(p: Problem, drawn: np.ndarray, run: Run) -> int:
 
 
 def accuracy(run: Run) -> None:
-    """Share of random candidates whose cost is the reference's within BARS."""
-    for path in sorted((ROOT / "models").glob("*.yaml")):
+    """Share of random candidates whose cost is the reference's within BARS, by every path."""
+    models = ROOT / "models"
+    for path in sorted([*models.glob("*.yaml"), *(models / "published").glob("*.yaml")]):
         model = load_model(path)
         kinds: dict[str, tuple[list[Protocol], int]] = {
             "steps": (paper_protocols(), run.sizes.steps),
@@ -453,9 +457,10 @@ def accuracy(run: Run) -> None:
 
 def _exact_ways(run: Run, p: Problem) -> list[tuple[str, Callable[[], Any], bool]]:
     if not run.cuda:
-        return [("cpu, float64", lambda: make_scorer(p, "cpu"), False)]
+        return [(way.name, partial(way.build, p), False) for way in ON_CPU if way.faster == 1.0]
     return [
         ("cuda, float64", lambda: make_scorer(p, "cuda"), True),
+        ("cuda moments, float64", lambda: MOMENTS.build(p), True),
         ("cuda stepping, float64", lambda: STEPPING_64.build(p), True),
         ("cuda stepping, float32", lambda: STEPPING_32.build(p), True),
     ]

@@ -207,6 +207,18 @@ def _chains() -> Iterator[Statement]:
         yield "states", f"| {n} | {' | '.join(cells)} |"
 
 
+def _chains_on_a_core() -> Iterator[Statement]:
+    """Yield candidates a second of one core by path, for 4 to 16 states."""
+    rows = results("states_cpu")
+    ways = [("stepping", 500), ("stepping", 5000), ("closed-form", 500), ("moments", 500)]
+    ways += [("stepping, stiff", 500), ("moments, stiff", 500)]
+    for n in (4, 6, 8, 10, 12, 16):
+        speeds = (
+            value(rows, f"{n} states x {samples} samples: cpu, {way}") for way, samples in ways
+        )
+        yield "states", f"| {n} | {' | '.join(digits(x, 2) for x in speeds)} |"
+
+
 def on_a_processor() -> Iterator[Statement]:
     """Scores, errors and waits on two cores."""
     rows = results("scoring")
@@ -216,6 +228,7 @@ def on_a_processor() -> Iterator[Statement]:
         x = row["value"]
         label = digits(x, 4 if x >= 1e6 else 3)
         yield "scoring", f"| {name} | {label} | {digits(row['ratio'], 3)} |"
+    yield from _chains_on_a_core()
     speed = value(rows, "cpu, float64, 1 core")
     yield "scoring", f"{digits(speed, 1)} sets a second and core"
     gate = value(rows, "states: k_hh_gate (2)") / value(rows, "states: k_hh (5)")

@@ -3,6 +3,12 @@
 ``stepping`` serves every problem. The others need held voltages but no samples: ``closed-form``
 one current beside leaks, and chains that have modes (`detailed_balance.reason_without_modes`);
 ``moments`` one chain, whatever its rates.
+
+Moments do not serve products of several chains. A product is no recurrence: the moments of each
+chain would have to become its open probabilities at all points of a run's compression, and their
+products coordinates. For two chains of eight states and 500 samples that is 13,000 multiplications
+a run where stepping takes 20,000 to 30,000, and less is gained with fewer states: gates, of which
+all shipped products are, take some hundreds by modes.
 """
 
 from __future__ import annotations
@@ -17,10 +23,12 @@ from channelfit.scoring.kernels.detailed_balance import (
     modes_are_real,
     reason_without_modes,
 )
+from channelfit.scoring.kernels.resolvents import Elimination
 from channelfit.scoring.kernels.spectral_layout import MOST_PRODUCTS
 from channelfit.scoring.layout.exponential_tables import voltage_varies
-from channelfit.scoring.layout.moment_tables import Ladder, ladder
+from channelfit.scoring.layout.moment_tables import ladder
 from channelfit.scoring.layout.visit_order import schedule
+from channelfit.scoring.path_costs import COSTS, PathCosts
 
 
 def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str = "cuda") -> str:
@@ -35,14 +43,11 @@ def choose_path(problem: Problem, dtype: str, path: str = "auto", backend: str =
     """
     if path == "stepping" or (path == "auto" and problem.scored.total_weight <= 0):
         return "stepping"
-    reason = reason_against_modes(problem)
-    if path == "auto" and moments_pay(problem, backend, reason is None):
-        return "moments"
     if path == "auto":
-        faster = reason is None and samples_per_visit(problem) > break_even(problem, dtype, backend)
-        return "closed-form" if faster else "stepping"
-    if path == "moments":
-        reason = reason_against_moments(problem)
+        costs = expected_costs(problem, dtype, backend)
+        return min(costs, key=costs.__getitem__)
+    against = reason_against_moments if path == "moments" else reason_against_modes
+    reason = against(problem)
     if reason is not None:
         raise InputError(f"--path {path}: {reason}; use --path stepping")
     return path
@@ -80,72 +85,75 @@ def reason_against_moments(problem: Problem) -> str | None:
     return None
 
 
-#: States from which moments are faster than modes, and than propagators, where there are no modes.
-_MOMENT_STATES = {"cuda": (6, 3), "cpu": (MOST_PRODUCTS + 1, MOST_PRODUCTS + 1)}
-#: States up to which most candidates keep their digits.
+#: States up to which most candidates keep their digits in moments.
 _MOST_MOMENT_STATES = 16
-#: The share of candidates that moments must serve: a GPU steps a few others as slowly as many.
+#: The share of candidates that Chebyshev's moments must serve: a GPU steps a few others as slowly
+#: as many, and on a CPU they are resolvents'.
 _LEAST_SERVED = {"cuda": 0.999, "cpu": 0.75}
-#: On a GPU they are faster than steps up to so many moments of a run, and more for each sample.
-_MOMENTS, _MOMENTS_A_SAMPLE = 100.0, 0.4
-#: And are worth so many tables, of some hundredths of a second each.
+#: A run with fewer moments is not faster for that.
+_LEAST_MOMENTS = 24.0
+#: Tables that moments on a GPU are worth, of some hundredths of a second each.
 _MOST_TABLES = 200
+#: Of more states than MOST_PRODUCTS nearly all random candidates may be in doubt, and stepped as
+#: well: on a CPU the closed form is then worth it up to this part of the cost of stepping. A GPU
+#: steps those in doubt more slowly.
+_PART_WORTH_DOUBT = 0.2
 
 
-def moments_pay(problem: Problem, backend: str, by_modes: bool) -> bool:
-    """Return whether moments are expected to be the fastest way.
+def expected_costs(problem: Problem, dtype: str, backend: str) -> dict[str, float]:
+    """Return microseconds a candidate by path, of those that serve a problem.
 
-    Measured on one NVIDIA H200 and on two CPU cores by `benchmarks/states.py`. The rates of random
-    candidates decide whether enough of them are slow enough, the same ones each time.
-
-    Arguments:
-        by_modes: whether the scheme has modes.
+    They follow from measured ones of linear chains (`path_costs`) by the visits, runs and samples
+    of the problem, so that a run repeats; `--path` overrules the choice.
     """
-    if reason_against_moments(problem) is not None:
-        return False
-    least = _MOMENT_STATES[backend][0 if by_modes else 1]
-    if not least <= len(problem.model.chains[0].states) <= _MOST_MOMENT_STATES:
-        return False
-    found = ladder(problem, not modes_are_real(problem.model))
+    n = max(len(chain.states) for chain in problem.model.chains)
+    if n == 1:
+        return {"stepping": 1.0} | ({} if reason_against_modes(problem) else {"closed-form": 0.0})
+    table = COSTS["cpu" if backend == "cpu" else f"cuda {dtype}"]
+    each = table[min((k for k in table if k >= n), default=max(table))]
+    visits, samples = _visits_and_samples(problem)
+    moments = stiff = np.inf
+    if n <= _MOST_MOMENT_STATES and reason_against_moments(problem) is None:
+        moments, stiff = _costs_of_moments(problem, each, backend)
+    visit = each.visit if moments < stiff or stiff == np.inf else each.stiff_visit
+    found = {"stepping": visits * visit + samples * each.sample}
+    modes = visits * each.modes
+    is_safe = n <= MOST_PRODUCTS
+    is_safe |= backend == "cpu" and modes < _PART_WORTH_DOUBT * found["stepping"]
+    if is_safe and n <= max(table) and reason_against_modes(problem) is None:
+        found["closed-form"] = modes
+    if np.isfinite(least := min(moments, stiff)):
+        found["moments"] = least
+    return found
+
+
+def _costs_of_moments(problem: Problem, each: PathCosts, backend: str) -> tuple[float, float]:
+    """Return microseconds of Chebyshev's moments, inf where many would be stepped; of resolvents'.
+
+    Random candidates, the same ones each time, tell how fast rates are.
+    """
+    chain, oscillating = problem.model.chains[0], not modes_are_real(problem.model)
+    n, edges, found = len(chain.states), chain.transitions, ladder(problem, oscillating)
+    runs = len(found.walk.runs)
+    moments = each.moment * max(found.degree, _LEAST_MOMENTS) * len(edges) / (2 * max(1, n - 1))
     if found.served < _LEAST_SERVED[backend]:
-        return False
-    return backend == "cpu" or _few_moments(found)
-
-
-def _few_moments(found: Ladder) -> bool:
-    """Return whether moments and tables are few enough for a GPU."""
-    samples = [run.n for run in found.walk.runs if run.weight > 0]
+        moments = np.inf
     tables = sum(top - found.lowest + 1 for top in found.highest.values())
-    few = found.degree < _MOMENTS + _MOMENTS_A_SAMPLE * float(np.mean(samples))
-    return few and tables <= _MOST_TABLES
+    if backend == "cuda" and tables > _MOST_TABLES:
+        moments = np.inf
+    index = {state: i for i, state in enumerate(chain.states)}
+    entries = [(index[t.source], index[t.target], row) for row, t in enumerate(edges)]
+    elimination = Elimination(n, entries)
+    size = 0.5 + 0.5 * elimination.n_rows / (3 * n - 2)  # coordinates do not depend on the scheme
+    resolvents = each.resolvents * size if elimination.pays else np.inf
+    if oscillating:
+        resolvents *= 2.0  # as many moments, and directions
+    return runs * moments, runs * resolvents
 
 
-def samples_per_visit(problem: Problem) -> float:
-    """Return the scored samples for each visit of a voltage; tables are made once a visit."""
+def _visits_and_samples(problem: Problem) -> tuple[int, int]:
+    """Return how often a voltage is visited, and the scored samples."""
     tree = problem.scored
     order = schedule(tree, single_samples_anywhere=True)
     samples = tree.runs[order.run, N_SAMPLES][order.weight > 0].sum()
-    return float(samples) / max(1, len(order.voltage))
-
-
-#: Samples a visit at which closed form and stepping take a GPU the same time, by states.
-_BREAK_EVEN = {
-    "float64": {2: 85, 3: 95, 4: 105, 5: 125, 6: 260},
-    "float32": {2: 130, 3: 165, 4: 285, 5: 360, 6: 560},
-}
-
-
-def break_even(problem: Problem, dtype: str, backend: str = "cuda") -> float:
-    """Return the samples a visit from which the closed form is faster than stepping.
-
-    Measured on one NVIDIA H200 by `benchmarks/states.py` and on two CPU cores by
-    `benchmarks/scoring.py`. On a CPU the modes of up to five states cost less than the propagators
-    of stepping, whatever the samples. The rule decides alone, not a measurement at run time, so
-    that a run repeats; `--path` overrules it.
-    """
-    n = max(len(chain.states) for chain in problem.model.chains)
-    if n > MOST_PRODUCTS:
-        return np.inf  # too many candidates in doubt
-    if n == 1 or backend == "cpu":
-        return 0.0
-    return float(_BREAK_EVEN[dtype][n])
+    return max(1, len(order.voltage)), int(samples)

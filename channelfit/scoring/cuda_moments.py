@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Problem
 from channelfit.scoring.cuda_launch import Program
 from channelfit.scoring.cuda_modes import HeldScorer
@@ -16,10 +17,13 @@ from channelfit.scoring.kernels.cuda_moments import (
     BOUND_SPEEDS,
     CHUNK,
     LEAST_COST,
+    LEAST_COST_RESOLVENTS,
     TILE,
     TILES,
     CudaMomentSource,
 )
+from channelfit.scoring.kernels.detailed_balance import modes_are_real
+from channelfit.scoring.kernels.resolvents import Elimination
 from channelfit.scoring.layout.moment_tables import (
     Ladder,
     MomentRun,
@@ -29,6 +33,7 @@ from channelfit.scoring.layout.moment_tables import (
     moment_walk,
     speed_of,
 )
+from channelfit.scoring.layout.resolvent_tables import ResolventTable, resolvent_table
 from channelfit.scoring.machine import gpu
 
 #: The structures of the generated text.
@@ -48,6 +53,9 @@ RUNG = np.dtype(
 _ROWS = TILES * TILE
 #: Candidates of a launch from which on sorting them takes less time than it saves.
 _SORTED_FROM = 1 << 14
+#: The part of candidates that Chebyshev's tables must serve, and moments of a run beyond which
+#: those of resolvents are fewer.
+LEAST_SERVED, _GREATEST_DEGREE = 0.999, 150.0
 
 
 class FragmentTables:
@@ -57,6 +65,7 @@ class FragmentTables:
         highest: the highest rung of each kind: samples, and ms.
         lowest: the lowest rung of all.
         oscillating: see `moment_table`.
+        resolves: whether there is but one rung, of resolvents.
 
     Attributes:
         kinds, tops: where the rungs of a kind begin, and its highest, by (samples, ms).
@@ -67,7 +76,11 @@ class FragmentTables:
     """
 
     def __init__(
-        self, highest: dict[tuple[int, float], int], lowest: int, oscillating: bool
+        self,
+        highest: dict[tuple[int, float], int],
+        lowest: int,
+        oscillating: bool,
+        resolves: bool = False,
     ) -> None:
         self.kinds: dict[tuple[int, float], int] = {}
         self.tops: dict[tuple[int, float], int] = {}
@@ -83,8 +96,10 @@ class FragmentTables:
             self.tops[n, span] = self.tops[0, span] = top
             self.tables[n, span] = found = []
             n_data = 0
-            for rung in range(lowest, top + 1):
+            for rung in (lowest,) if resolves else range(lowest, top + 1):
                 table = moment_table(n, span, rung, oscillating)
+                if resolves:
+                    table = resolvent_table(n, span, oscillating)
                 assert table is not None  # no kind goes beyond GREATEST_DECAY
                 found.append(table)
                 n_data += self._add(table, n_data)
@@ -108,8 +123,11 @@ class FragmentTables:
         numbers = degree, self._n_ends, n_parts, len(self._parts) - 1, n_data
         self._rungs.append((parts[0], *numbers))
         self._parts += parts[1:]
-        self._ends.append(np.append(table.end, np.zeros(degree - len(table.end))))
-        self._n_ends += degree
+        end = np.append(table.end, np.zeros(degree - len(table.end)))
+        if isinstance(table, ResolventTable):
+            end = np.concatenate([end, [len(table.poles), table.powers], table.poles])
+        self._ends.append(end)
+        self._n_ends += len(end)
         return 1 + n_parts * _ROWS
 
     def coordinates(self, run: MomentRun) -> np.ndarray:
@@ -144,8 +162,21 @@ class PackedWalk:
     n_slots: int
 
 
+def prefers_resolvents(model: ChannelModel, found: Ladder) -> bool:
+    """Return whether moments of resolvents are expected to be faster than Chebyshev's.
+
+    These are few for slow candidates; others would be stepped, one as slowly as many.
+    """
+    chain = model.chains[0]
+    index = {state: i for i, state in enumerate(chain.states)}
+    entries = [(index[t.source], index[t.target], 0) for t in chain.transitions]
+    if not Elimination(len(chain.states), entries).pays:
+        return False
+    return found.served < LEAST_SERVED or found.degree > _GREATEST_DEGREE
+
+
 class CudaMoments(HeldScorer):
-    """The kernels that score by Chebyshev moments.
+    """The kernels that score by moments: of Chebyshev, or of resolvents where those would be many.
 
     Arguments:
         exact: as in `HeldScorer`.
@@ -154,7 +185,9 @@ class CudaMoments(HeldScorer):
     kernel_names = (*HeldScorer.kernel_names, BOUND_SPEEDS)
 
     def __init__(self, problem: Problem, exact: Any) -> None:
-        super().__init__(problem, CudaMomentSource(problem.model), exact)
+        self.ladder = ladder(problem, not modes_are_real(problem.model))
+        source = CudaMomentSource(problem.model, prefers_resolvents(problem.model, self.ladder))
+        super().__init__(problem, source, exact)
 
     def program(self, n_jobs: int) -> Program:
         if n_jobs not in self._programs:
@@ -177,7 +210,7 @@ class CudaMoments(HeldScorer):
         one speed share a lower rung, which saves 15 % of the moments.
         """
         given = super()._arranged(parameters, first, n)
-        if n < _SORTED_FROM:
+        if n < _SORTED_FROM or self.source.resolves:
             return *given, gpu.NULL
         xp = gpu.cupy()
         speeds = xp.empty(n, dtype=np.float32)
@@ -188,15 +221,11 @@ class CudaMoments(HeldScorer):
         return arranged, np.int64(n), np.int32(first), np.int32(n), order
 
     @cached_property
-    def ladder(self) -> Ladder:
-        """The rungs of the tables of all kinds of runs."""
-        return ladder(self.problem, self.source.oscillating)
-
-    @cached_property
     def tables(self) -> FragmentTables:
         """The tables of all kinds of runs of the problem."""
         found = self.ladder
-        return FragmentTables(found.highest, found.lowest, self.source.oscillating)
+        source = self.source
+        return FragmentTables(found.highest, found.lowest, source.oscillating, source.resolves)
 
     @cached_property
     def _on_device(self) -> tuple[Any, ...]:
@@ -233,4 +262,5 @@ class CudaMoments(HeldScorer):
         squares = walk.outside + sum(
             run.weight * float((run.inside**2).sum()) for run in walk.runs if run.weight > 0
         )
-        return self.problem.scored.constant + walk.outside, LEAST_COST * squares
+        least = LEAST_COST_RESOLVENTS if self.source.resolves else LEAST_COST
+        return self.problem.scored.constant + walk.outside, least * squares

@@ -16,6 +16,7 @@ import pytest
 from chains import chain_model, paper_protocols
 
 from channelfit.problem.statuses import NOT_FINITE, OK
+from channelfit.scoring.path_costs import COSTS
 from channelfit.scoring.scorer import Score, make_scorer
 from scoring import candidates, problem
 from support.places import ROOT
@@ -23,6 +24,7 @@ from support.places import ROOT
 pytestmark = pytest.mark.integration
 
 
+path_costs: Any = importlib.import_module("path_costs")
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
 readme: Any = importlib.import_module("readme")
 report: Any = importlib.import_module("report")
@@ -58,6 +60,10 @@ def test_errors_are_told_by_candidate() -> None:
     )
     row = gpu_scoring._exact_row("title", found, truth, 1e-9, None, np.empty((1, 4)))
     assert row.value == 50.0  # one near, one failing rightly
+
+
+def test_auto_chooses_by_the_committed_measurements() -> None:
+    assert path_costs.table() == COSTS
 
 
 def test_operations_of_the_2012_design() -> None:

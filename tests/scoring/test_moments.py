@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -189,7 +189,7 @@ def by_backend(quick: list[str], played: list[str], every: Iterable[str]) -> lis
 
 @pytest.mark.parametrize(
     ("backend", "name"),
-    by_backend(QUICK, ["one way around"], SCHEMES),
+    by_backend(QUICK, ["any rate"], SCHEMES),
     indirect=["backend"],
 )
 def test_costs_equal_the_reference_for_any_scheme(backend, name):
@@ -284,18 +284,29 @@ def test_gates_and_moving_voltages_say_why():
         make_scorer(moving, "cpu", path="moments")
 
 
-def test_the_cpu_chooses_moments_where_most_candidates_are_slow_enough():
-    experiments = held("model_a").experiments
-    assert make_scorer(Problem(chain(9), experiments), "cpu").path == "moments"
-    assert make_scorer(Problem(chain(9, 0.1, 1e9), experiments), "cpu").path == "stepping"
-    assert make_scorer(Problem(chain(20), experiments), "cpu").path == "stepping"
-    assert make_scorer(Problem(chain(6), experiments), "cpu").path == "closed-form"
+def test_the_cpu_chooses_the_path_that_was_measured_to_be_fastest():
+    """Moments for slow candidates or many states, modes for few states, steps for few samples."""
+    few, many = (problem_of(samples) for samples in (40, 4000))
+    assert choose_path(many(chain(9)), "float64", "auto", "cpu") == "moments"
+    assert choose_path(many(chain(9, 0.1, 1e9)), "float64", "auto", "cpu") == "moments"
+    assert choose_path(few(chain(9, 0.1, 1e9)), "float64", "auto", "cpu") == "stepping"
+    assert choose_path(few(chain(20)), "float64", "auto", "cpu") == "stepping"
+    assert choose_path(few(chain(3)), "float64", "auto", "cpu") == "closed-form"
+    assert choose_path(many(chain(6, 0.1, 1e9)), "float64", "auto", "cpu") == "closed-form"
+
+
+def problem_of(samples: int) -> Callable[[ChannelModel], Problem]:
+    """Problems of six sweeps of 10 ms, each of so many samples."""
+    protocol = replace(PROTOCOLS["steps"], sampling_ms=10.0 / samples)
+    return lambda model: Problem(model, (Experiment(protocol, recording_of(protocol, 0)),))
 
 
 def test_jobs_lists_and_blocks_on_a_gpu(device, monkeypatch):
     """Runs that jobs share, warps that are not full, candidates too stiff for the tables, sorted or
     in the order in which they are given.
     """
+    monkeypatch.setattr(cuda_moments, "LEAST_SERVED", 0.0)
+    monkeypatch.setattr(cuda_moments, "_GREATEST_DEGREE", np.inf)
     problem = Problem(chain(11, 1e-3, 1e4), held("model_a").experiments)
     values = np.geomspace(1e-3, 0.3, 35)[None]
     values[0, 7] = 1e4
@@ -321,9 +332,7 @@ def test_jobs_lists_and_blocks_on_a_gpu(device, monkeypatch):
 )
 def test_a_gpu_takes_moments_where_they_are_fastest(model, path):
     """From six states on, or without modes; not where ranges allow many that must be stepped."""
-    protocol = replace(PROTOCOLS["steps"], sampling_ms=0.02)
-    problem = Problem(model, (Experiment(protocol, recording_of(protocol, 0)),))
-    assert choose_path(problem, "float64", "auto", "cuda") == path
+    assert choose_path(problem_of(500)(model), "float64", "auto", "cuda") == path
 
 
 def test_speeds_of_a_sample_are_those_of_generators():

@@ -46,8 +46,6 @@ RESOLVENT_ERRORS = 40.0
 GREATEST_ERROR = 2.5e-10
 #: Up to so many states occupancies stay in registers over several moments.
 _FEW_STATES = 12
-#: Rows that an elimination stores at most; schemes with more have no moments of resolvents.
-_MOST_ROWS = 128
 
 
 class CpuMomentSource(LaneChannel):
@@ -64,7 +62,7 @@ class CpuMomentSource(LaneChannel):
         self.n = len(model.chains[0].states)
         self.few = self.n <= _FEW_STATES
         self.elimination = Elimination(self.n, self.entries(0))
-        self.resolves = sum(self.elimination.sizes.values()) <= _MOST_ROWS
+        self.resolves = self.elimination.pays
         sizes = {"cost": 1, "lost": 1, "doubt": 1, "drive": 1, "leak": 1, "fastest": 1}
         sizes |= {"gain": self.n_gains, "q": self.n_rates, "f": self.n_rates, "growth": 1}
         sizes |= dict.fromkeys(("d", "u", "b", "e"), self.n) | {"x": self.n, "z": TOGETHER}

@@ -8,7 +8,9 @@ product of matrices, which the matrix units for float64 do. Large populations ar
 bound at the voltage that takes most moments, so that the lanes of a warp are about equally fast.
 
 A candidate that is too stiff for the tables, or whose moments grow so that digits are lost, is put
-on a list, and the caller scores it by stepping.
+on a list, and the caller scores it by stepping. Where that would be many, the text is one that
+takes moments of resolvents (`layout.resolvent_tables`) from all candidates, however stiff: the same
+but for the recurrence, and with one rung.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.cuda_common import CudaChannel
 from channelfit.scoring.kernels.cuda_spectral import ADD_JOBS, FINISH
 from channelfit.scoring.kernels.detailed_balance import keeps_detailed_balance, modes_are_real
+from channelfit.scoring.kernels.resolvents import Elimination
+from channelfit.scoring.kernels.scalars import ThreadScalars
 from channelfit.scoring.kernels.writers import CudaWriter
 from channelfit.scoring.layout.moment_tables import RUNG_BITS
 
@@ -31,6 +35,8 @@ _GREATEST_GROWTH = 3e5
 _LEAST_RHO = 1.25
 #: A cost below this part of the data's own sum of squares is scored by stepping.
 LEAST_COST = 1e-10
+#: The same of resolvents, whose tables leave out a little more.
+LEAST_COST_RESOLVENTS = 1e-6
 #: The kernel of `CudaMomentSource.text` by whose results candidates are sorted.
 BOUND_SPEEDS = "boundSpeeds"
 #: States up to which a loop over all moments of a chunk is short enough.
@@ -44,6 +50,9 @@ CHUNK, TILE, TILES = 8, 16, 2
 class CudaMomentSource:
     """The CUDA text that scores one model by moments.
 
+    Arguments:
+        resolves: whether by those of resolvents.
+
     Attributes:
         threads, blocks: of a block, and blocks on a multiprocessor: registers hold no more.
         oscillating: whether some modes may not be real.
@@ -55,8 +64,8 @@ class CudaMomentSource:
     threads = 64
     blocks = 4
 
-    def __init__(self, model: ChannelModel) -> None:
-        self.model = model
+    def __init__(self, model: ChannelModel, resolves: bool = False) -> None:
+        self.model, self.resolves = model, resolves
         self.channel = CudaChannel(model)
         self.k, self.chain = self.channel.chains[0]
         self.entries = self.channel.entries(self.k)
@@ -73,7 +82,11 @@ class CudaMomentSource:
     @cached_property
     def text(self) -> str:
         w = CudaWriter()
-        w(self.channel.title("scores by Chebyshev moments"))
+        w(
+            self.channel.title(
+                f"scores by moments of {'resolvents' if self.resolves else 'Chebyshev'}"
+            )
+        )
         w("")
         self.channel.write(w)
         w(
@@ -86,11 +99,12 @@ class CudaMomentSource:
             f"constexpr int RUNG_BITS = {RUNG_BITS};  // of a float32, within a rung",
             f"constexpr int BLOCKS = {self.blocks};  // on a multiprocessor",
             f"constexpr int UNROLLED = {2 if self.is_large else CHUNK};  // of a CHUNK",
+            f"constexpr bool RESOLVES = {str(self.resolves).lower()};  // moments of resolvents",
             f"constexpr bool KEPT = {str(self._keeps_parameters).lower()};  // parameters",
         )
         w("", *_MEAN.splitlines())
         self._greatest_speed(w)
-        self._generator(w)
+        (self._resolvent if self.resolves else self._generator)(w)
         self._open(w)
         w("", *FINISH.splitlines(), "", *_WARPS.splitlines())
         self._drive(w)
@@ -163,6 +177,34 @@ class CudaMomentSource:
         with w.device(f"void begin{head}", "The polynomial before the first: the one after it."):
             self._product(w, [f"g.stay[{i}]*u[{i}]" for i in range(n)])
             w("#pragma unroll", "for (int i = 0; i < N; ++i) other[i] = 0.5*next[i];")
+        w("", *_CHEBYSHEV_STEPS.splitlines())
+
+    def _resolvent(self, w: CudaWriter) -> None:
+        """Write the recurrence u <- 2 R u - u with R = s (s - A)^-1."""
+        n, elimination = len(self.chain.states), Elimination(len(self.chain.states), self.entries)
+        c, sizes = ThreadScalars(w, (), ()), {"q": "N_RATES"} | elimination.sizes
+        w("", "// s - A, eliminated, and the rates.")
+        arrays = ", ".join(f"{name}[{size}]" for name, size in sizes.items() if size)
+        w(f"struct Generator {{ double {arrays}; }};")
+        with w.device("void scaled(const double *q, double, Generator &g)", "The rates."):
+            w("#pragma unroll", "for (int k = 0; k < N_RATES; ++k) g.q[k] = q[k];")
+
+        def given(arrays: str, const: str) -> None:
+            w(*(f"{const}double *{a} = g.{a};" for a in arrays.split()))
+
+        with w.device("void factor(Generator &g, const double speed)", "Eliminates speed - A."):
+            given("q", "const ")
+            given("hold onward inward", "")
+            elimination.factor(c, "speed")
+        for head, doc, result in (
+            ("advance", "C times u.", "2.0*{0} - u[{1}]"),
+            ("begin", "R times u.", "{0}"),
+        ):
+            with w.device(f"void {head}(const Generator &g, double (&u)[N])", doc):
+                given("hold onward inward", "const ")
+                found = elimination.solve(c, [f"u[{i}]" for i in range(n)])
+                w(*(f"u[{i}] = {result.format(x, i)};" for i, x in enumerate(found)))
+        w("", *_RESOLVENT_STEPS.splitlines())
 
     def _product(self, w: CudaWriter, diagonal: list[str]) -> None:
         """Write next, from parts on the diagonal and the rates times u."""
@@ -201,6 +243,31 @@ class CudaMomentSource:
             w(f"drive = drives[{self.opening}]{f'*{share!r}' if share != 1 else ''};")
             w(f"leak = {' + '.join(f'drives[{row}]' for row in self.leaks) or '0.0'};")
 
+
+_RESOLVENT_STEPS = """\
+// The first moment of each pole from the state at first, and behind all poles its own.
+__device__ __forceinline__ void enter(Generator &g, const int k, const double *poles,
+                                      double (&u)[N], const double (&first)[N]) {
+    const int n_poles = int(poles[0]), powers = int(poles[1]);
+    if (k % powers) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) u[i] = first[i];
+    if (k >= n_poles*powers) return;
+    factor(g, poles[2 + k/powers]);
+    begin(g, u);
+}
+__device__ __forceinline__ void advance(const Generator &g, double (&u)[N], double (&)[N]) {
+    advance(g, u);
+}
+__device__ __forceinline__ void begin(const Generator &, const double (&u)[N], double (&first)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) first[i] = u[i];
+}"""
+
+#: Chebyshev's moments begin once.
+_CHEBYSHEV_STEPS = """\
+__device__ __forceinline__ void enter(const Generator &, int, const double *, double (&)[N],
+                                      const double (&)[N]) {}"""
 
 _MEAN = """\
 // The geometric mean of two rates, hardly too large: infinite ones give another bound.
@@ -302,7 +369,7 @@ constexpr int PAD = 36;  // candidates of a row, and room that spares conflicts 
 // The moments of one run from the state in u: c gets coordinates, tile by tile; or end gets the
 // state. Returns the greatest magnitude of the recurrence.
 template <bool ENDS, bool SCORES>
-__device__ __forceinline__ int moments(const Generator &g, double (&u)[N],
+__device__ __forceinline__ int moments(Generator &g, const double *poles, double (&u)[N],
                                        const double drive, const double leak, const Part &part,
                                        const int degree, const double *__restrict__ table,
                                        const double *__restrict__ ends,
@@ -316,6 +383,7 @@ __device__ __forceinline__ int moments(const Generator &g, double (&u)[N],
     const double2 *row = (const double2 *)(table + part.table) + 2*lane;
 #pragma unroll 1
     for (int k = 0; k < degree; k += CHUNK, shared += k & CHUNK ? 1 : -1, row += TILES*64) {
+        enter(g, k, poles, u, other);
         double a[TILES][4];
 #pragma unroll
         for (int t = 0; t < TILES && SCORES; ++t)
@@ -353,7 +421,7 @@ __device__ __forceinline__ int moments(const Generator &g, double (&u)[N],
 }
 
 // The coordinates of one part of a run, less those of its data, and the state at its end.
-__device__ __forceinline__ int followed(const Generator &g, const double *x,
+__device__ __forceinline__ int followed(Generator &g, const double *x,
                                         const double drive, const double leak, const Rung &rung,
                                         const Part &part, const bool scored, const bool ends,
                                         const double *data, const double *__restrict__ table,
@@ -377,12 +445,14 @@ __device__ __forceinline__ int followed(const Generator &g, const double *x,
             for (int nt = 0; nt < 4; ++nt) c[t][nt][h] = c[t][nt][h + 1] = -datum;
         }
     const int degree = ends ? rung.degree : part.lengths[0];
-    const double *share = end_table + rung.ends;
+    const double *share = end_table + rung.ends, *poles = share + rung.degree;
     if (!scored)
-        return moments<true, false>(g, u, drive, leak, part, degree, table, share, room, c, end);
+        return moments<true, false>(g, poles, u, drive, leak, part, degree, table, share, room, c,
+                                    end);
     if (ends)
-        return moments<true, true>(g, u, drive, leak, part, degree, table, share, room, c, end);
-    return moments<false, true>(g, u, drive, leak, part, degree, table, share, room, c, end);
+        return moments<true, true>(g, poles, u, drive, leak, part, degree, table, share, room, c,
+                                   end);
+    return moments<false, true>(g, poles, u, drive, leak, part, degree, table, share, room, c, end);
 }
 
 // The bound of all modes at v mV, 1/ms, of candidates first and on; huge where there is none.
@@ -446,12 +516,12 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) runSweep(
         createQmat(v, p, q, status);
         driveAt(v, p, drive, leak, status);
         double mine = greatestSpeed(q);
-        if (!(mine <= visit_most[visit])) {  // beyond the tables: stepped
+        if (!RESOLVES && !(mine <= visit_most[visit])) {  // beyond the tables: stepped
             doubt = true;
             mine = 0.0;
         }
         const float most = __int_as_float(greatestOf(__float_as_int(float(mine))));
-        const int number = max(rungOf(most) - first_rung, 0);
+        const int number = RESOLVES ? 0 : max(rungOf(most) - first_rung, 0);
         const double scale =
             mine > 0.0 ? 4.0/__int_as_float((first_rung + number) << RUNG_BITS) : 0.0;
         Generator g;

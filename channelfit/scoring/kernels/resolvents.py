@@ -14,6 +14,9 @@ from collections.abc import Sequence
 
 from channelfit.scoring.kernels.scalars import Scalars
 
+#: Rows that an elimination stores at most: those of a chain of 42 states.
+_MOST_ROWS = 128
+
 
 class Elimination:
     """The order in which the states of a scheme are eliminated, and the text that does so.
@@ -48,6 +51,16 @@ class Elimination:
             edges |= {(i, j) for i in into for j in to if i != j}
             for i in near[state]:
                 depth[i] = max(depth[i], depth[state] + 1)
+
+    @property
+    def n_rows(self) -> int:
+        """The numbers that `factor` stores."""
+        return sum(self.sizes.values())
+
+    @property
+    def pays(self) -> bool:
+        """Whether so few transitions appear on the way that this is faster than propagators."""
+        return self.n_rows <= _MOST_ROWS
 
     @property
     def sizes(self) -> dict[str, int]:
