@@ -285,14 +285,16 @@ def test_gates_and_moving_voltages_say_why():
 
 
 def test_the_cpu_chooses_the_path_that_was_measured_to_be_fastest():
-    """Moments for slow candidates or many states, modes for few states, steps for few samples."""
+    """Moments for slow candidates or many states, modes for few, steps for few samples."""
     few, many = (problem_of(samples) for samples in (40, 4000))
-    assert choose_path(many(chain(9)), "float64", "auto", "cpu") == "moments"
-    assert choose_path(many(chain(9, 0.1, 1e9)), "float64", "auto", "cpu") == "moments"
-    assert choose_path(few(chain(9, 0.1, 1e9)), "float64", "auto", "cpu") == "stepping"
-    assert choose_path(few(chain(20)), "float64", "auto", "cpu") == "stepping"
-    assert choose_path(few(chain(3)), "float64", "auto", "cpu") == "closed-form"
-    assert choose_path(many(chain(6, 0.1, 1e9)), "float64", "auto", "cpu") == "closed-form"
+    chosen = {
+        "moments": (few(chain(9)), many(chain(6)), few(chain(9, 0.1, 1e9))),
+        "closed-form": (few(chain(3)), many(chain(6, 0.1, 1e9))),
+        "stepping": (few(chain(6, 0.1, 1e9)), many(chain(20))),
+    }
+    for path, problems in chosen.items():
+        for problem in problems:
+            assert choose_path(problem, "float64", "auto", "cpu") == path
 
 
 def problem_of(samples: int) -> Callable[[ChannelModel], Problem]:
