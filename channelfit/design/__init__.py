@@ -1,0 +1,1 @@
+"""Protocols that determine the parameters of a model, found by their expected standard errors."""

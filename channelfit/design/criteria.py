@@ -1,0 +1,79 @@
+"""What a protocol is to determine: criteria of the Fisher information, with their derivatives.
+
+A criterion takes the information of an ensemble of parameter vectors and returns a number, the
+smaller the better, with its derivative by each element. Before it is inverted the weak knowledge of
+the ranges is added, so that a parameter that a protocol does not determine counts as little known
+and not as infinitely so. D, A and E as in Atkinson and Donev (1992).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+Array = np.ndarray
+
+KINDS = ("log", "D", "A", "E")
+#: How much the worst member of an ensemble counts: exponents of a smooth maximum.
+_SHARPNESS = 20.0
+
+
+@dataclass(frozen=True, eq=False)
+class Criterion:
+    """A number to make small.
+
+    Attributes:
+        kind: "log" for the mean logarithm of the standard errors, "D" for the volume of the
+            ellipsoid of confidence (its logarithm a parameter), "A" for the mean variance and "E"
+            for the largest variance of any combination (their logarithms).
+        prior: (n_free, n_members) the precision, one over variance, that is known beforehand.
+        wanted: (n_wanted,) places of the parameters that count for "log" and "A".
+        worst: whether the worst member counts, and not the mean over all.
+    """
+
+    kind: str
+    prior: Array
+    wanted: Array
+    worst: bool = False
+
+    def covariance(self, information: Array) -> Array:
+        """Return covariances (n_members, n_free, n_free)."""
+        known = information + np.einsum("im,ij->mij", self.prior, np.eye(len(self.prior)))
+        return np.linalg.inv(known)
+
+    def errors(self, information: Array) -> Array:
+        """Return standard errors (n_free, n_members)."""
+        return np.sqrt(np.diagonal(self.covariance(information), axis1=1, axis2=2)).T
+
+    def __call__(self, information: Array) -> tuple[float, Array]:
+        """Return the criterion and its derivative by the information of each member."""
+        c = self.covariance(information)
+        values, slopes = self._of_members(c)
+        shares = np.full(len(values), 1.0 / len(values))
+        value = float(values.mean())
+        if self.worst:
+            parts = np.exp(_SHARPNESS * (values - values.max()))
+            value = float(values.max() + np.log(parts.mean()) / _SHARPNESS)
+            shares = parts / parts.sum()
+        # d(inverse of F) is -C dF C
+        return value, -shares[:, None, None] * (c @ slopes @ c)
+
+    def _of_members(self, c: Array) -> tuple[Array, Array]:
+        """Return the criterion of each member, and its derivative by the covariance."""
+        n, some = c.shape[1], self.wanted
+        slopes = np.zeros_like(c)
+        if self.kind == "D":
+            return np.linalg.slogdet(c)[1] / (2 * n), np.linalg.inv(c) / (2 * n)
+        if self.kind == "E":
+            values, vectors = np.linalg.eigh(c)
+            largest = vectors[:, :, -1]
+            slopes = np.einsum("mi,mj->mij", largest, largest) / (2 * values[:, -1, None, None])
+            return 0.5 * np.log(values[:, -1]), slopes
+        variances = np.diagonal(c, axis1=1, axis2=2)[:, some]
+        if self.kind == "A":
+            total = variances.sum(axis=1)
+            slopes[:, some, some] = 0.5 / total[:, None]
+            return 0.5 * np.log(total / len(some)), slopes
+        slopes[:, some, some] = 0.5 / (len(some) * variances)
+        return 0.5 * np.log(variances).mean(axis=1), slopes
