@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from channelfit.front.cable import fhn as fhn
     from channelfit.front.curves import CurveFits as CurveFits
     from channelfit.front.curves import fit_curves as fit_curves
+    from channelfit.front.designing import Design as Design
+    from channelfit.front.designing import design as design
     from channelfit.front.discoveries import Discovery as Discovery
     from channelfit.front.discoveries import discover as discover
     from channelfit.front.experiments import Experiment as Experiment
@@ -45,6 +47,7 @@ _PUBLIC = {
     "Comparison": "front.studies",
     "Cost": "search.cost",
     "CurveFits": "front.curves",
+    "Design": "front.designing",
     "Discovery": "front.discoveries",
     "Experiment": "front.experiments",
     "Fit": "front.result",
@@ -57,6 +60,7 @@ _PUBLIC = {
     "Simulation": "front.simulation",
     "Uncertainty": "front.studies",
     "compare": "front.studies",
+    "design": "front.designing",
     "discover": "front.discoveries",
     "export": "front.result",
     "fhn": "front.cable",
@@ -73,6 +77,7 @@ __all__ = [
     "Comparison",
     "Cost",
     "CurveFits",
+    "Design",
     "Discovery",
     "Experiment",
     "Fit",

@@ -40,11 +40,13 @@ class Criterion:
     def covariance(self, information: Array) -> Array:
         """Return covariances (n_members, n_free, n_free)."""
         known = information + np.einsum("im,ij->mij", self.prior, np.eye(len(self.prior)))
-        return np.linalg.inv(known)
+        inverse: Array = np.linalg.inv(known)
+        return inverse
 
     def errors(self, information: Array) -> Array:
         """Return standard errors (n_free, n_members)."""
-        return np.sqrt(np.diagonal(self.covariance(information), axis1=1, axis2=2)).T
+        found: Array = np.sqrt(np.diagonal(self.covariance(information), axis1=1, axis2=2)).T
+        return found
 
     def __call__(self, information: Array) -> tuple[float, Array]:
         """Return the criterion and its derivative by the information of each member."""

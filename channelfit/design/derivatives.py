@@ -42,7 +42,9 @@ def _slope(expression: sympy.Expr, name: str) -> sympy.Expr:
     return sympy.diff(expression, symbol(name))
 
 
-def derived(expression: sympy.Expr, scope: Mapping[str, Derived], shape: tuple[int, int]) -> Derived:
+def derived(
+    expression: sympy.Expr, scope: Mapping[str, Derived], shape: tuple[int, int]
+) -> Derived:
     """Return an expression with its derivatives, from those of the names in it."""
     names = sorted(s.name for s in expression.free_symbols)
     values = {name: scope[name].value for name in names}

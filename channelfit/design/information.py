@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from channelfit.design.derivatives import Derivatives, Derived, Generators
+from channelfit.design.criteria import Criterion
+from channelfit.design.derivatives import Derivatives, Generators
 from channelfit.model.channel import ChannelModel
 from channelfit.reading.errors import InputError
 
@@ -30,7 +31,8 @@ Array = np.ndarray
 #: Panels of a long piece: the first is a part 2^-12 of it, 0.1 ms of half a second.
 _HALVINGS = 12
 #: Nodes and weights of Gauss and Legendre in 0 .. 1.
-_NODES, _WEIGHTS = (0.5 * np.polynomial.legendre.leggauss(3)[0] + 0.5, 0.5 * np.polynomial.legendre.leggauss(3)[1])
+_NODES, _WEIGHTS = (0.5 * part for part in np.polynomial.legendre.leggauss(3))
+_NODES = _NODES + 0.5
 _STEP = 1e-40  # of voltages, imaginary
 #: Terms of the exponential's series, and the norm that it is good for.
 _TERMS, _NORM = 14, 0.5
@@ -53,20 +55,6 @@ class Pieces:
     long: Array
     counted: Array
     holding: float
-
-
-@dataclass(frozen=True, eq=False)
-class Information:
-    """The Fisher information of an ensemble, and derivatives of a criterion.
-
-    Attributes:
-        matrices: (n_members, n_free, n_free).
-        by_volts, by_lengths: (n_pieces,) derivatives of the criterion, if one was given.
-    """
-
-    matrices: Array
-    by_volts: Array | None = None
-    by_lengths: Array | None = None
 
 
 class Informed:
@@ -106,14 +94,25 @@ class Informed:
     def matrices(self, pieces: Pieces) -> Array:
         """Return the information (n_members, n_free, n_free)."""
         walk = _Walk(self, pieces, complex_step=False)
-        return walk.information
+        found: Array = walk.information
+        return found
 
-    def with_gradient(self, pieces: Pieces, criterion: "Criterion") -> tuple[float, Array, Array]:
+    def shares(self, pieces: Pieces) -> Array:
+        """Return how much each piece tells of each parameter: diagonals (n_pieces, n_free).
+
+        They are means over the ensemble, and add up to the diagonal of the information.
+        """
+        walk = _Walk(self, pieces, complex_step=False)
+        each = np.einsum("qg,iqgm->qi", walk.weights, walk.scaled**2) / self.n_members
+        found = np.zeros((len(pieces.volts), self.n_free))
+        np.add.at(found, walk.piece_of, each)
+        return found
+
+    def with_gradient(self, pieces: Pieces, criterion: Criterion) -> tuple[float, Array, Array]:
         """Return a criterion, and its derivatives by voltages and lengths, (n_pieces,) each.
 
         Arguments:
-            criterion: takes the information, and returns a number with its derivative by every
-                element, (n_members, n_free, n_free), symmetric.
+            criterion: of the information.
         """
         walk = _Walk(self, pieces, complex_step=True)
         value, slope = criterion(walk.information)
@@ -127,23 +126,21 @@ class _ChainWalk:
         panels: (n_panels,) the piece of each; lengths: (n_panels,) ms.
     """
 
-    def __init__(self, a: Generators, conductances: Array, walk: "_Walk") -> None:
+    def __init__(self, a: Generators, conductances: Array, walk: _Walk) -> None:
         self.a, self.walk = a, walk
         step = 1j * _STEP if walk.complex_step else 0.0
-        value = a.value + step * a.by_v if walk.complex_step else a.value
-        by = a.by + step * a.by_both if walk.complex_step else a.by
+        value, by = a.value + step * a.by_v, a.by + step * a.by_both
         n = len(walk.pieces.volts)  # the last voltage is the holding potential
         self.ends, self.rows = _exponentials(value[:, :n], by[:, :, :n], conductances, walk.pieces)
         self.states = self._walked()
-        q = slice(None)
-        z, r = self.states[q], self.rows.real
+        z, r = self.states, self.rows.real
         # (panels, nodes, members), and in front of the members for derivatives
         self.open = np.einsum("qgmn,qmn->qgm", r[:, :, 0], z[:, 0])
         self.open_by = np.einsum("qgmn,qpmn->qgpm", r[:, :, 0], z[:, 1:])
         self.open_by += np.einsum("qgpmn,qmn->qgpm", r[:, :, 1:], z[:, 0])
 
     def _walked(self) -> Array:
-        """Return states and derivatives at the start of each panel, (panels, 1 + here, members, n)."""
+        """Return states and derivatives as panels begin, (panels, 1 + here, members, n)."""
         start = _steady(self.walk.held(self.a))
         found = np.empty((len(self.ends), *start.shape))
         z = start
@@ -175,8 +172,12 @@ class _ChainWalk:
             value = bar * factor[:, None]
             value_by = bar_by * factor[:, None, None]
             out += np.einsum("qgm,qgmn,qmn->q", value, row[:, :, 0], states[:, 0], optimize=True)
-            out += np.einsum("qgpm,qgmn,qpmn->q", value_by, row[:, :, 0], states[:, 1:], optimize=True)
-            out += np.einsum("qgpm,qgpmn,qmn->q", value_by, row[:, :, 1:], states[:, 0], optimize=True)
+            out += np.einsum(
+                "qgpm,qgmn,qpmn->q", value_by, row[:, :, 0], states[:, 1:], optimize=True
+            )
+            out += np.einsum(
+                "qgpm,qgpmn,qmn->q", value_by, row[:, :, 1:], states[:, 0], optimize=True
+            )
         # what the nodes of a panel give to the states at its start
         real = rows.real
         given = np.empty(z.shape)
@@ -189,7 +190,9 @@ class _ChainWalk:
             by_v[q] += _across(later, end_v[q], z[q])
             by_length[q] += _across(later, end[q], rate[q])
             before = (np.swapaxes(end[q, 0], -1, -2) @ later[..., None])[..., 0]
-            before[0] += (np.swapaxes(end[q, 1:], -1, -2) @ later[1:][..., None])[..., 0].sum(axis=0)
+            before[0] += (np.swapaxes(end[q, 1:], -1, -2) @ later[1:][..., None])[..., 0].sum(
+                axis=0
+            )
             later = before + given[q]
         return by_v, by_length
 
@@ -201,11 +204,14 @@ def _across(later: Array, end: Array, z: Array) -> float:
     return float((later * moved).sum())
 
 
-def _exponentials(value: Array, by: Array, conductances: Array, pieces: Pieces) -> tuple[Array, Array]:
+def _exponentials(
+    value: Array, by: Array, conductances: Array, pieces: Pieces
+) -> tuple[Array, Array]:
     """Return exponentials of panels with derivatives, and rows of open probabilities at nodes.
 
     Arguments:
-        value: generators (members, pieces, n, n); by: their derivatives (here, members, pieces, ..).
+        value: generators (members, pieces, n, n).
+        by: their derivatives (here, members, pieces, n, n).
 
     Returns:
         (panels, 1 + here, members, n, n) and (panels, nodes, 1 + here, members, n).
@@ -297,11 +303,10 @@ class _Walk:
         ]
         self.weights = np.where(pieces.counted[self.piece_of], self.lengths, 0.0)
         self.weights = informed.per_ms * np.multiply.outer(self.weights, _WEIGHTS)
-        opens = [chain.open for chain in self.chains]
-        self.slopes = self._slopes(opens)
-        scaled = self.slopes * informed.scales[:, None, None]
-        self.scaled = scaled
-        self.information = np.einsum("qg,iqgm,jqgm->mij", self.weights, scaled, scaled, optimize=True)
+        self.slopes = self._slopes([chain.open for chain in self.chains])
+        self.scaled = self.slopes * informed.scales[:, None, None]
+        weighted = self.weights[None, :, :, None] * self.scaled
+        self.information = np.einsum("iqgm,jqgm->mij", weighted, self.scaled, optimize=True)
 
     def held(self, a: Generators) -> tuple[Array, Array]:
         """Return generators at the holding potential, the last of the voltages."""
@@ -320,9 +325,8 @@ class _Walk:
             volts: return the derivative by the voltage of the drives alone.
         """
         informed = self.informed
-        shape = np.broadcast_shapes(*(o.shape for o in opens)) if opens else (
-            len(self.piece_of), len(_NODES), informed.n_members)
-        kind = np.result_type(*opens) if opens else float
+        shape = len(self.piece_of), len(_NODES), informed.n_members
+        kind = np.result_type(float, *opens)
         found = np.zeros((informed.n_free, *shape), dtype=kind)
         for term, drive in zip(informed.model.terms, self.drives, strict=True):
             value, by = (drive.by_v, drive.by_both) if volts else (drive.value, drive.by)

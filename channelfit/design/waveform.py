@@ -6,18 +6,18 @@ softmax, so that their sum stays and none gets shorter than allowed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from channelfit.design.information import Pieces
 
-Array = np.ndarray
+Array: TypeAlias = Any  # of floats
 
 #: Pieces of a ramp, and of a segment of sines, of which each period has at least twelve.
-_RAMP, _SINES, _A_PERIOD = 48, 384, 12
+_RAMP, _SINES, _A_PERIOD = 96, 384, 12
 _TERMS = 3  # sines of a sum
 _LOGIT = 5.0  # logits lie between this and its negative
 KINDS = ("step", "ramp", "sines")
@@ -103,32 +103,32 @@ class Waveform:
 
     def pieces(self, x: Array) -> Pieces:
         """Return the pieces of a vector."""
-        volts, lengths, long, counted = [], [], [], []
+        volts, lengths = list[Any](), list[Any]()
+        long, counted = list[Any](), list[Any]()
         for segment, duration in zip(self.segments, self.durations(x), strict=True):
             masked = self.limits.mask > 0
             if masked:
-                volts.append([self._first(segment, x, duration)])
+                volts.append([self._first(segment, x)])
                 lengths.append([self.limits.mask])
                 long.append([False])
                 counted.append([False])
-            own = self._volts(segment, x, duration)
+            own = self._volts(segment, x)
             volts.append(own)
             lengths.append(np.full(len(own), (duration - self.limits.mask) / len(own)))
             long.append([segment.kind == "step"] * len(own))
             counted.append([True] * len(own))
-        found = (np.concatenate(part) for part in (volts, lengths, long, counted))
-        return Pieces(*found, self.limits.holding)
+        each = [np.concatenate(part) for part in (volts, lengths, long, counted)]
+        return Pieces(each[0], each[1], each[2], each[3], self.limits.holding)
 
     def gradient(self, x: Array, by_volts: Array, by_lengths: Array) -> Array:
         """Return the derivative of a criterion by the vector, from those by its `pieces`."""
         found, by_duration, first = np.zeros(len(x)), np.zeros(len(self.segments)), 0
-        durations = self.durations(x)
-        for k, (segment, duration) in enumerate(zip(self.segments, durations, strict=True)):
+        for k, segment in enumerate(self.segments):
             if self.limits.mask > 0:
                 slope = self._first_slope(segment, x)
                 found[segment.first : segment.first + segment.n_numbers] += by_volts[first] * slope
                 first += 1
-            own = self._slopes(segment, x, duration)
+            own = self._slopes(segment, x)
             last = first + own.shape[1]
             found[segment.first : segment.first + segment.n_numbers] += own @ by_volts[first:last]
             by_duration[k] = by_lengths[first:last].mean()
@@ -144,9 +144,7 @@ class Waveform:
         sampling = self.limits.sampling
         edges = np.round(np.cumsum(self.durations(x)) / sampling)
         counts = np.diff(edges, prepend=0.0)
-        for segment, count, duration in zip(
-            self.segments, counts, self.durations(x), strict=True
-        ):
+        for segment, count, duration in zip(self.segments, counts, self.durations(x), strict=True):
             own = x[segment.first : segment.first + segment.n_numbers]
             lasts = {"for": f"{count * sampling:.10g} ms"}
             if segment.kind == "step":
@@ -162,9 +160,19 @@ class Waveform:
                 found.append({"sines": {"offset": f"{own[0]:.6g} mV", "terms": terms}} | lasts)
         return found
 
+    def epochs(self, x: Array) -> list[tuple[float, float, float]]:
+        """Return steps and ramps as in `rounded`: first and last voltage, mV, and duration, ms."""
+        edges = np.round(np.cumsum(self.durations(x)) / self.limits.sampling) * self.limits.sampling
+        ends = [x[s.first : s.first + s.n_numbers] for s in self.segments]
+        lengths = np.diff(edges, prepend=0.0)
+        return [
+            (float(round(v[0])), float(round(v[-1])), float(n))
+            for v, n in zip(ends, lengths, strict=True)
+        ]
+
     # --- voltages of a segment, and their derivatives by its numbers
 
-    def _volts(self, segment: _Segment, x: Array, duration: float) -> Array:
+    def _volts(self, segment: _Segment, x: Array) -> Array:
         own = x[segment.first : segment.first + segment.n_numbers]
         if segment.kind == "step":
             return own
@@ -173,7 +181,7 @@ class Waveform:
         waves = np.sin(self._phases(own))
         return own[0] + self._room(own[0]) * (own[1 : 1 + _TERMS] @ waves)
 
-    def _slopes(self, segment: _Segment, x: Array, duration: float) -> Array:
+    def _slopes(self, segment: _Segment, x: Array) -> Array:
         own = x[segment.first : segment.first + segment.n_numbers]
         if segment.kind == "step":
             return np.ones((1, 1))
@@ -187,7 +195,7 @@ class Waveform:
         by_speed = room * shares[:, None] * np.cos(phases) * phases / speeds[:, None]
         return np.concatenate([[1 + nearer * (shares @ waves)], room * waves, by_speed])
 
-    def _first(self, segment: _Segment, x: Array, duration: float) -> float:
+    def _first(self, segment: _Segment, x: Array) -> float:
         """Return the voltage at the beginning of a segment."""
         return float(x[segment.first])
 

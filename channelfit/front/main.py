@@ -33,6 +33,7 @@ _VERBS = {
     "watch": ("runs", "Show running fits, and the queue in a folder, on a page."),
     "simulate": ("models", "Currents of a model under a protocol."),
     "uncertainty": ("fits", "Uncertainty of a fit, and parameters that are not identifiable."),
+    "design": ("models", "A protocol that determines the parameters of a model."),
     "compare": ("fits", "Candidate schemes fitted to the same data."),
     "report": ("fits", "A page that tells all of a fit, and its figures for print."),
     "discover": ("discover", "Which scheme: all of a size, fitted to the same data."),

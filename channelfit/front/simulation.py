@@ -210,7 +210,9 @@ def simulate(
     command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
     with screen_for(channel.name, progress) as screen, compilations_shown(screen):
         screen.warn((*channel.cautions, *apart))
-        found = simulated(channel, _values(channel, values), command, backend, dtype, path, screen)
+        found = simulated(
+            channel, values_with(channel, values), command, backend, dtype, path, screen
+        )
         return found
 
 
@@ -228,7 +230,7 @@ def of_cell(channel: ChannelModel, cell: str | None) -> ChannelModel:
     return channel.of_cell(cell)
 
 
-def _values(channel: ChannelModel, changed: Mapping[str, float] | None) -> np.ndarray:
+def values_with(channel: ChannelModel, changed: Mapping[str, float] | None) -> np.ndarray:
     """Return all values, (n_parameters,): the model's own, but for those that are changed."""
     changed = dict(changed or {})
     names = [p.name for p in channel.parameters]

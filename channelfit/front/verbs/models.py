@@ -10,6 +10,7 @@ import click
 from channelfit.front.options import (
     backend_option,
     choice,
+    cluster_option,
     command,
     dtype_option,
     file_path,
@@ -220,3 +221,118 @@ import_model = command(
     "import",
     work="import_model:import_model",
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignOptions:
+    """Design a protocol that determines the parameters of MODEL, a model, a fit or a run folder.
+
+    The criterion comes from the standard errors that white noise would leave. From random starts
+    all voltages and durations are moved downhill by its exact derivatives. The best protocol is
+    rounded to whole mV and samples, and judged again by the derivatives by which fits descend.
+
+    \b
+    Writes into DIR
+      protocol.yaml  the protocol, for every verb; stimulus.csv has its samples
+      protocol.eph   the same for a SyncroPatch, where it has steps and ramps alone
+      design.png     command, currents, and what each segment tells of each parameter
+      design.json    expected standard errors, also of the protocols of --compare
+
+    \b
+    Examples
+      channelfit design models/herg_beattie.yaml --length "15 s" --noise "20 pA"
+      channelfit design models/model_b.yaml --length "200 ms" --segments "6 step, ramp"
+      channelfit design models/herg_markov.yaml --compare protocols/staircase.yaml
+    """
+
+    model: Path = path_argument("model")
+    length: str = option("--length", metavar="TIME", default="15 s", help="Of the protocol.")
+    segments: str = option(
+        "--segments",
+        metavar="KINDS",
+        default="20 step",
+        help='How many of step, ramp and sines, one after the other: "10 step, 2 ramp, sines".',
+    )
+    noise: str = option(
+        "--noise", metavar="CURRENT", default="10 pA", help="Standard deviation of a sample."
+    )
+    holding: str = option(
+        "--holding", metavar="VOLTAGE", default="-80 mV", help="Before the protocol."
+    )
+    lowest: str = option(
+        "--lowest", metavar="VOLTAGE", default="-120 mV", help="Least command voltage."
+    )
+    highest: str = option(
+        "--highest", metavar="VOLTAGE", default="60 mV", help="Greatest command voltage."
+    )
+    shortest: str = option(
+        "--shortest", metavar="TIME", default="20 ms", help="Least duration of a segment."
+    )
+    sampling: str = option(
+        "--sampling", metavar="TIME", default="0.5 ms", help="From one sample to the next."
+    )
+    mask: str = option(
+        "--mask",
+        metavar="TIME",
+        default="0 ms",
+        help="After each jump of the voltage, how long samples do not count, for the charging of "
+        "the capacitance.",
+    )
+    criterion: str = choice(
+        "--criterion",
+        ["log", "D", "A", "E"],
+        "What is made small: the mean logarithm of the standard errors, the volume of their "
+        "ellipsoid (D), the mean variance (A) or the largest one (E).",
+        default="log",
+    )
+    parameters: str = option(
+        "--parameters",
+        metavar="NAMES",
+        default="",
+        help="Those that count, with commas between, for log and A. [default: all]",
+    )
+    members: int = integer(
+        "--members",
+        "Parameter vectors about the values, over which the criterion is averaged.",
+        default=1,
+    )
+    spread: float = option(
+        "--spread",
+        type=click.FloatRange(0.0),
+        metavar="X",
+        default=0.2,
+        help="Of these vectors: standard deviation of the logarithm of each parameter.",
+    )
+    worst: bool = option(
+        "--worst", is_flag=True, help="The worst of these vectors counts, and not the mean."
+    )
+    compare: tuple[Path, ...] = option(
+        "--compare",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="A protocol whose expected errors stand beside the design's; several allowed.",
+    )
+    starts: int = integer("--starts", "Random starts.", default=8)
+    iterations: int = integer("--iterations", "Of each start, at most.", default=100)
+    seed: int = integer("--seed", "Of starts and parameter vectors.", least=0, default=0)
+    out: Path = file_path(
+        "--out",
+        "DIR",
+        "Folder for the results; must be new or empty.",
+        default=Path("design"),
+        python=None,
+        kept=False,
+    )
+    resume: bool = option(
+        "--resume",
+        is_flag=True,
+        help="Go on with an interrupted design in DIR, which was called in the same way.",
+        python=None,
+        kept=False,
+    )
+    cluster: str | None = cluster_option(python=None)
+    overrides: tuple[str, ...] = set_option()
+
+
+design = command(DesignOptions, "design")

@@ -258,6 +258,40 @@ def _check(v: float, length: float, path: Path, place: str) -> None:
         raise InputError(f"a segment of {v:g} mV for {length:g} ms", path, place)
 
 
+def eph_text(
+    name: str, holding: float, sampling: float, rows: Sequence[tuple[float, float, float]]
+) -> str:
+    """Return a protocol of one sweep as the text of an ``.eph`` file.
+
+    A ramp begins where the segment before it ended; where it does not, a segment of no length
+    jumps there.
+
+    Arguments:
+        holding: mV; sampling: ms between samples.
+        rows: of each segment the first and the last voltage, mV, and the duration, ms.
+    """
+    lines, before = [], holding
+    for first, last, duration in rows:
+        if first != last and first != before:
+            lines.append(("Set", first, 0.0))
+        lines.append(("Set" if first == last else "Ramp", last, duration))
+        before = last
+    samples = round(sum(duration for *_, duration in rows) / sampling)
+    head = [
+        f"{_FIRST_LINE}  {name}",
+        "Vers. 1.3",
+        "",
+        f"V Membrane [mV]  {holding:g}",
+        "# of Sweeps  1",
+        f"Sample Period [us]  {sampling * 1e3:g}",
+        f"# of Samples  {samples}",
+        "",
+        "Type\tVmemb T/F\tVoltage [mV]\tDuration [ms]\tVincrease [mV]\tRecordData T/F\tGroup\tRep",
+    ]
+    table = [f"{kind}\tF\t{v:.1f}\t{t:.10g}\t0.0\tT\t-1\t-1" for kind, v, t in lines]
+    return "\n".join([*head, *table, "", ""])
+
+
 # --- .json ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,59 @@
+"""`channelfit design`: a protocol that determines the parameters of a model."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import click
+
+from channelfit.design.plan import DesignTasks
+from channelfit.front.commands.inputs import load_channel
+from channelfit.front.designing import design_plan, designed
+from channelfit.front.fitting import workers
+from channelfit.front.interrupts import all_is_done, held
+from channelfit.front.progress import compilations_shown
+from channelfit.front.verbs.models import DesignOptions
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.errors import printable
+from channelfit.reading.texts import names_in
+from channelfit.results.checkpoint import StudyCheckpoint
+from channelfit.results.report import terminal
+from channelfit.results.run_folder import check_folder
+from channelfit.tasks.worker import software
+
+
+def design(options: DesignOptions) -> None:
+    """Design a protocol, write it and print what it is expected to determine."""
+    channel, _ = load_channel(options.model, options.overrides)
+    given = {field.name: getattr(options, field.name) for field in fields(options)}
+    given |= {"parameters": names_in(options.parameters), "values": None}
+    plan = design_plan(channel, **given)
+    others = [Protocol.load(file) for file in options.compare]
+    if not options.resume:
+        check_folder(options.out)
+    identity = {**DesignTasks(plan, software(False)).identity, "starts": options.starts}
+    checkpoint = StudyCheckpoint(options.out, identity, options.resume)
+    worth = True
+    try:
+        with (
+            terminal.SearchScreen(channel.name) as screen,
+            compilations_shown(screen),
+            workers(options.cluster, screen) as executor,
+        ):
+            store = checkpoint.open_results()
+            found = designed(plan, options.starts, others, screen, executor, store)
+            screen.begin("drawing")
+            files = found.save(options.out)
+            all_is_done()
+            worth = False
+    finally:
+        with held():
+            checkpoint.close(keep=worth)
+    rows = [
+        [name, *(f"{100 * errors[name]:.3g}" for errors in found.errors.values())]
+        for name in found.errors["design"]
+    ]
+    headers = ["expected error, %", *found.errors]
+    terminal.show(terminal.table(headers, rows), *found.remarks)
+    for file in files:
+        click.echo(printable(str(file)))

@@ -1,0 +1,415 @@
+"""Protocols that determine the parameters of a model, for Python users and the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from channelfit.design.criteria import KINDS as CRITERIA
+from channelfit.design.plan import DesignPlan, DesignTasks, ensemble, open_parameters
+from channelfit.design.waveform import KINDS, Limits
+from channelfit.front import kinds
+from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
+from channelfit.front.result import Fit
+from channelfit.front.simulation import values_with
+from channelfit.front.table import table_of
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model import Model
+from channelfit.problem.arguments import quantities
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import Protocol
+from channelfit.reading.csv_tables import csv_table
+from channelfit.reading.errors import InputError, shown
+from channelfit.reading.files import write_text
+from channelfit.reading.formats.syncropatch import eph_text
+from channelfit.results.files import make_folder
+from channelfit.results.report.terminal import SearchScreen
+from channelfit.results.run_state import json_text
+from channelfit.scoring.scorer import make_scorer
+from channelfit.tasks.executor import Executor, task_results
+from channelfit.tasks.result_store import ResultStore
+from channelfit.tasks.worker import software
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: A parameter stays open whose expected standard error exceeds this part of its value.
+_OPEN = 0.5
+
+
+class Design:
+    """A designed protocol, and what it is expected to determine.
+
+    Attributes:
+        protocol: the protocol, with whole mV and whole samples.
+        errors: by the name of each protocol, the designed one first, the expected standard error of
+            each parameter by name, as a part of its value; the geometric mean over the ensemble.
+        criteria: of all starts, the best first.
+
+    Example:
+        >>> import channelfit as cf
+        >>> found = cf.design(
+        ...     "models/model_b.yaml", length="200 ms", segments="4 step", noise="5 pA",
+        ...     starts=1, iterations=5, progress=False,
+        ... )
+        >>> found.protocol.n_sweeps
+        1
+        >>> found.errors["design"]["gmax"] < 0.5
+        True
+    """
+
+    def __init__(
+        self, plan: DesignPlan, x: np.ndarray, criteria: Sequence[float], others: Sequence[Protocol]
+    ) -> None:
+        self._plan, self._x = plan, x
+        self.criteria = tuple(criteria)
+        self.protocol = plan.protocol(x, "design")
+        self._others = list(others)
+        names, self.errors = self._names, dict[str, dict[str, float]]()
+        self._lengths: dict[str, float] = {}
+        for protocol in (self.protocol, *self._others):
+            found = np.exp(np.log(plan.errors(protocol)).mean(axis=1))
+            title = protocol.name
+            while title in self.errors:
+                title += "'"
+            self.errors[title] = dict(zip(names, map(float, found), strict=True))
+            samples = np.isfinite(protocol.voltage()).sum()
+            self._lengths[title] = float(samples * protocol.sampling_ms)
+
+    @property
+    def _names(self) -> list[str]:
+        return [p.name for p in self._plan.free]
+
+    @property
+    def table(self) -> Any:
+        """A row a parameter: value, unit, and the expected standard error under each protocol, %.
+
+        A DataFrame where pandas is installed, else a `Table`.
+        """
+        columns = [f"{title} %" for title in self.errors]
+        rows = {}
+        for p, value in zip(self._plan.free, self._plan.members[self._plan.places, 0], strict=True):
+            own = [100 * errors[p.name] for errors in self.errors.values()]
+            rows[p.name] = {
+                "value": float(value),
+                "unit": p.unit,
+                **dict(zip(columns, own, strict=True)),
+            }
+        return table_of(rows, ["value", "unit", *columns])
+
+    @property
+    def remarks(self) -> list[str]:
+        """What the protocol leaves open, and how others compare, a sentence each."""
+        errors = np.array([[e] for e in self.errors["design"].values()])
+        left = open_parameters(errors, self._names, _OPEN)
+        lines = [
+            f"Not determined by it: {', '.join(left)} (expected standard error above "
+            f"{100 * _OPEN:g} % of the value)."
+            if left
+            else f"It is expected to determine all {len(self._names)} parameters."
+        ]
+        own = self._mean("design")
+        for title in list(self.errors)[1:]:
+            longer = self._lengths[title] / self._lengths["design"]
+            # errors fall with the root of the time for which a protocol is repeated
+            ratio = self._mean(title) * longer**0.5 / own
+            lines.append(
+                f"{title}, {self._lengths[title] / 1e3:g} s: at equal recording time its errors "
+                f"are {ratio:.3g} times as large (geometric mean)."
+            )
+        return lines
+
+    def _mean(self, title: str) -> float:
+        return float(np.exp(np.mean(np.log(list(self.errors[title].values())))))
+
+    @cached_property
+    def currents(self) -> np.ndarray:
+        """The currents of the ensemble under the protocol, (n_times, n_members) pA."""
+        problem = Problem(self._plan.model, (Experiment(self.protocol),))
+        scorer = make_scorer(problem, "auto")
+        return np.asarray(scorer.simulate(self._plan.members)[0][0])
+
+    def plot(self) -> Figure:
+        """Draw the command, the currents, and what each segment tells of each parameter."""
+        from channelfit.design.picture import design_figure  # loads Matplotlib
+        from channelfit.front.pictures import shown_in_notebooks
+
+        plan = self._plan
+        pieces = plan.waveform.pieces(self._x)
+        ends = np.concatenate([[0.0], np.cumsum(plan.waveform.durations(self._x))])
+        segment = np.searchsorted(ends[1:], np.cumsum(pieces.lengths) - 0.5 * pieces.lengths)
+        shares = np.zeros((len(plan.kinds), len(self._names)))
+        np.add.at(shares, segment, plan.informed.shares(pieces))
+        shares /= np.maximum(shares.sum(axis=0), 1e-300)
+        title = f"{plan.model.name}: a protocol for {len(self._names)} parameters"
+        return shown_in_notebooks(
+            design_figure(self.protocol, self.currents, ends, shares, self._names, title)
+        )
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """All numbers as plain data, as in ``design.json``."""
+        return {
+            "model": self._plan.model.name,
+            "criterion": self._plan.criterion,
+            "criteria": list(self.criteria),
+            "errors": self.errors,
+            "lengths_ms": self._lengths,
+            "remarks": self.remarks,
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write the protocol, the stimulus as a table, ``design.json`` and a picture.
+
+        Of steps and ramps an ``.eph`` file for a SyncroPatch is written as well.
+
+        Returns: the files. Raises: InputError where the folder cannot be written.
+        """
+        from channelfit.results.report.plots import save  # loads Matplotlib
+
+        folder = Path(folder)
+        make_folder(folder)
+        times, volts = self.protocol.times_ms, self.protocol.voltage()[0]
+        texts = {
+            "protocol.yaml": self.protocol.to_yaml(),
+            "stimulus.csv": csv_table([("time_ms", times), ("voltage_mV", volts)], digits=9),
+            "design.json": json_text(self.summary),
+        }
+        if "sines" not in self._plan.kinds:
+            rows = self._plan.waveform.epochs(self._x)
+            limits = self._plan.limits
+            texts["protocol.eph"] = eph_text("design", limits.holding, limits.sampling, rows)
+        for name, text in texts.items():
+            write_text(folder / name, text)
+        save(self.plot(), folder / "design.png")
+        return [folder / name for name in (*texts, "design.png")]
+
+    def __repr__(self) -> str:
+        return f"<Design for {self._plan.model.name}: {self.protocol!r}>"
+
+
+def design(
+    model: Model | Fit | str | os.PathLike[str],
+    *,
+    length: float | str = "15 s",
+    segments: str = "20 step",
+    noise: float | str = "10 pA",
+    holding: float | str = "-80 mV",
+    lowest: float | str = "-120 mV",
+    highest: float | str = "60 mV",
+    shortest: float | str = "20 ms",
+    sampling: float | str = "0.5 ms",
+    mask: float | str = 0.0,
+    criterion: str = "log",
+    parameters: Sequence[str] | str = (),
+    members: int = 1,
+    spread: float = 0.2,
+    worst: bool = False,
+    compare: Sequence[Protocol | str | os.PathLike[str]] = (),
+    starts: int = 8,
+    iterations: int = 100,
+    seed: int = 0,
+    values: Mapping[str, float] | None = None,
+    progress: bool | None = None,
+) -> Design:
+    """Design a protocol of one sweep that determines the parameters of a model.
+
+    Expected standard errors follow from the Fisher information of white noise. From random starts
+    a quasi-Newton method descends by exact derivatives of the criterion by all voltages and
+    durations. The best protocol is rounded to whole mV and samples, and judged again by the
+    derivatives by which fits descend.
+
+    Arguments:
+        model: a `Model`, a `Fit` (whose fitted values are taken), or a model or fit file.
+        length: ms, of the protocol.
+        segments: how many of which kind, one after the other, such as ``"10 step, 2 ramp, sines"``.
+        noise: pA, the standard deviation of a sample.
+        holding: mV, before the protocol.
+        lowest, highest: mV, the limits of the command voltage.
+        shortest: ms, the least duration of a segment.
+        sampling: ms between samples.
+        mask: ms after each jump of the voltage whose samples do not count.
+        criterion: ``log``, the mean logarithm of the standard errors, ``D``, ``A`` or ``E``.
+        parameters: names of those that count, with ``log`` and ``A``; all without it.
+        members: vectors of an ensemble about the values over which the criterion is averaged.
+        spread: of that ensemble, the standard deviation of the logarithm of each parameter.
+        worst: whether the worst member counts, and not the mean.
+        compare: protocols whose expected errors are listed beside those of the design.
+        starts: random starts.
+        iterations: of each start, at most.
+        seed: of starts and ensemble.
+        values: of parameters by name, in base units, in place of the model's.
+        progress: whether to show the work; None shows it in notebooks and on terminals.
+
+    Returns: a `Design`.
+
+    Raises:
+        InputError: a parameter without a value, an unknown name, limits that leave no room.
+
+    Example:
+        >>> import channelfit as cf
+        >>> found = cf.design(
+        ...     "models/model_b.yaml", length=100, segments="3 step", starts=1, iterations=3,
+        ...     progress=False,
+        ... )
+        >>> len(found.table)
+        5
+    """
+    own = model.model if isinstance(model, Fit) else model
+    channel = own.channel if isinstance(own, Model) else kinds.channel_document(own)[0]
+    names = [parameters] if isinstance(parameters, str) else list(parameters)
+    plan = design_plan(
+        channel,
+        values=values,
+        length=length,
+        segments=segments,
+        noise=noise,
+        holding=holding,
+        lowest=lowest,
+        highest=highest,
+        shortest=shortest,
+        sampling=sampling,
+        mask=mask,
+        criterion=criterion,
+        parameters=names,
+        members=members,
+        spread=spread,
+        worst=worst,
+        iterations=iterations,
+        seed=seed,
+    )
+    others = [p if isinstance(p, Protocol) else Protocol.load(p) for p in compare]
+    with screen_for(channel.name, progress) as screen, compilations_shown(screen):
+        screen.warn(channel.cautions)
+        return designed(plan, starts, others, screen)
+
+
+def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
+    """Return the plan of a design from the arguments of `design`, checked."""
+
+    def number(name: str, dimension: str) -> float:
+        return quantities(given[name], name, dimension)[0]
+
+    model = channel.with_values(values_with(channel, given["values"]))
+    limits = Limits(
+        lower=number("lowest", "voltage"),
+        upper=number("highest", "voltage"),
+        holding=number("holding", "voltage"),
+        length=number("length", "time"),
+        shortest=number("shortest", "time"),
+        mask=number("mask", "time"),
+        sampling=number("sampling", "time"),
+    )
+    names = [p.name for p in model.parameters if not p.fixed]
+    if not names:
+        raise InputError(
+            "all parameters are fixed; there is nothing to determine", key="parameters"
+        )
+    strange = next((name for name in given["parameters"] if name not in names), None)
+    if strange is not None:
+        raise InputError(
+            f"no free parameter {shown(strange)}; there is {', '.join(names)}", key="parameters"
+        )
+    if given["criterion"] not in CRITERIA:
+        raise InputError(
+            f"one of {', '.join(CRITERIA)} was expected, not {shown(given['criterion'])}",
+            key="criterion",
+        )
+    if given["parameters"] and given["criterion"] not in ("log", "A"):
+        raise InputError("only the criteria log and A can leave parameters out", key="parameters")
+    plan = DesignPlan(
+        model=model,
+        members=ensemble(model, model.values(), given["members"], given["spread"], given["seed"]),
+        kinds=segments_of(given["segments"]),
+        limits=limits,
+        noise=number("noise", "current"),
+        criterion=given["criterion"],
+        wanted=tuple(given["parameters"]),
+        worst=given["worst"],
+        seed=given["seed"],
+        iterations=given["iterations"],
+    )
+    _check(plan)
+    return plan
+
+
+def _check(plan: DesignPlan) -> None:
+    """Raise InputError for limits that leave no room."""
+    limits = plan.limits
+    if not limits.lower < limits.upper:
+        raise InputError(
+            f"is {limits.lower:g} mV, which is not below highest, {limits.upper:g} mV", key="lowest"
+        )
+    if not limits.sampling > 0:
+        raise InputError(f"{limits.sampling:g} ms is not above 0", key="sampling")
+    if not plan.noise > 0:
+        raise InputError(f"{plan.noise:g} pA is not above 0", key="noise")
+    if not 0 <= limits.mask < limits.shortest:
+        raise InputError(
+            f"{limits.mask:g} ms is not below the shortest segment, {limits.shortest:g} ms",
+            key="mask",
+        )
+    if limits.shortest < limits.sampling:
+        raise InputError(f"{limits.shortest:g} ms is less than a sampling interval", key="shortest")
+    least = len(plan.kinds) * limits.shortest
+    if not limits.length > least:
+        raise InputError(
+            f"{limits.length:g} ms has no room for {len(plan.kinds)} segments of "
+            f"{limits.shortest:g} ms",
+            key="length",
+        )
+
+
+def segments_of(text: str) -> tuple[str, ...]:
+    """Return kinds of segments from a text such as ``10 step, 2 ramp, sines``."""
+    found: list[str] = []
+    for part in text.split(","):
+        words = part.split()
+        count, kind = (words[0], words[1]) if len(words) == 2 else ("1", words[0] if words else "")
+        if (
+            len(words) > 2
+            or kind not in KINDS
+            or not count.isdecimal()
+            or not 1 <= int(count) <= 200
+        ):
+            raise InputError(
+                f"{shown(part.strip())} is no number and kind of segments, such as 10 step; kinds "
+                f"are {', '.join(KINDS)}",
+                key="segments",
+            )
+        found += [kind] * int(count)
+    if len(found) > 200:
+        raise InputError(f"{len(found)} segments are more than 200", key="segments")
+    return tuple(found)
+
+
+def designed(
+    plan: DesignPlan,
+    starts: int,
+    others: Sequence[Protocol],
+    screen: SearchScreen,
+    executor: Executor | None = None,
+    store: ResultStore | None = None,
+) -> Design:
+    """Return the design of a plan, the best of all starts."""
+    if starts < 1:
+        raise InputError(f"at least 1 was expected, not {starts}", key="starts")
+    tasks = DesignTasks(plan, software(False))
+    work = WorkProgress(screen, starts, "starts")
+    results = task_results(
+        tasks,
+        [("start", k) for k in range(starts)],
+        executor,
+        store,
+        lambda key, found: work.done(f"start {key[1]}"),
+    )
+    found = [result for _, result in results]
+    order = np.argsort([float(result["criterion"]) for result in found], kind="stable")
+    criteria = [float(found[k]["criterion"]) for k in order]
+    screen.begin("judging the best protocol")
+    return Design(plan, found[order[0]]["vector"], criteria, others)
