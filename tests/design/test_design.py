@@ -1,0 +1,240 @@
+"""Designed protocols: information and gradients against independent truths, limits, the command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy.integrate import quad
+
+import channelfit as cf
+from channelfit.design.criteria import KINDS, Criterion
+from channelfit.design.information import Informed, Pieces
+from channelfit.design.plan import DesignTasks
+from channelfit.design.waveform import Limits, Waveform
+from channelfit.front.designing import design_plan, segments_of
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model, load_model
+from channelfit.reading.errors import InputError
+from channelfit.reading.formats.syncropatch import eph_text
+from support.json_output import run
+
+LIMITS = Limits(-120.0, 60.0, -80.0, 400.0, 10.0, 0.0, 0.05)
+
+
+def two_states(rate: str = "k*exp(v/30)") -> ChannelModel:
+    """A channel with one gate's worth of kinetics, whose currents are known in closed form."""
+    return build_model(
+        {
+            "name": "two",
+            "states": ["C", "O"],
+            "rates": {"C -> O": rate, "O -> C": "b"},
+            "current": {"open": "O", "conductance": "g", "reversal": "-90 mV"},
+            "parameters": {
+                "k": {"range": [0.01, 10], "unit": "1/ms", "scale": "log", "value": 0.7},
+                "b": {"range": [0.01, 10], "unit": "1/ms", "scale": "log", "value": 0.2},
+                "g": {"range": [0.1, 10], "unit": "nS", "value": 2.0},
+            },
+        },
+        None,
+    )
+
+
+def informed(model: ChannelModel, n: int = 1, noise: float = 5.0) -> Informed:
+    """Information about the logarithms of all parameters, of an ensemble about the values."""
+    factors = np.exp(0.1 * np.random.default_rng(0).standard_normal((len(model.parameters), n)))
+    members = model.values()[:, None] * factors
+    places = [k for k, p in enumerate(model.parameters) if not p.fixed]
+    names = [model.parameters[k].name for k in places]
+    return Informed(model, names, members, members[places], noise, LIMITS.sampling)
+
+
+def held(volts: list[float], lengths: list[float]) -> Pieces:
+    """Long pieces that count."""
+    true = np.ones(len(volts), bool)
+    return Pieces(np.array(volts), np.array(lengths), true, true, -80.0)
+
+
+def test_information_is_that_of_exponentials():
+    """Of two states, by central differences of the closed form in fine samples."""
+    model = two_states()
+    volts, lengths, dt = [20.0, -40.0], [8.0, 15.0], 1e-3
+
+    def current(values: np.ndarray) -> np.ndarray:
+        k, b, g = values
+        x, out = k * np.exp(-80 / 30) / (k * np.exp(-80 / 30) + b), []
+        for v, t in zip(volts, lengths, strict=True):
+            a = k * np.exp(v / 30)
+            times = (np.arange(round(t / dt)) + 0.5) * dt
+            limit = a / (a + b)
+            out.append(g * (v + 90) * (limit + (x - limit) * np.exp(-(a + b) * times)))
+            x = limit + (x - limit) * np.exp(-(a + b) * t)
+        return np.concatenate(out)
+
+    found = informed(model)
+    values = found.derivatives.members[:, 0]
+    slopes = []
+    for k in range(3):
+        step = np.where(np.arange(3) == k, 1e-5, 0.0)
+        slopes.append((current(values * (1 + step)) - current(values * (1 - step))) / 2e-5)
+    exact = np.array(slopes) @ np.array(slopes).T * dt * found.per_ms
+    matrix = found.matrices(held(volts, lengths))[0]
+    assert np.abs(matrix / exact - 1).max() < 5e-5
+
+
+@pytest.mark.parametrize("name", ["herg_beattie", "herg_markov", "na_hh", "model_b"])
+def test_information_is_that_of_the_derivatives_of_fits(name):
+    """Of gates with powers and of schemes: integrals against sums over fine samples."""
+    plan = design_plan(load_model(f"models/{name}.yaml"), **ARGUMENTS | {"sampling": 0.01})
+    x = plan.waveform.random(np.random.default_rng(3))
+    protocol = plan.protocol(x, "x")
+    fine = plan.information(protocol, "reference")[0]
+    volts, lengths = zip(*((v, t) for v, _, t in plan.waveform.epochs(x)), strict=True)
+    found = plan.informed.matrices(held(list(volts), list(lengths)))[0]
+    scale = np.sqrt(np.diag(fine))
+    assert np.abs((found - fine) / np.multiply.outer(scale, scale)).max() < 5e-3
+
+
+ARGUMENTS = {
+    "values": None,
+    "length": "60 ms",
+    "segments": "3 step",
+    "noise": "10 pA",
+    "holding": "-80 mV",
+    "lowest": "-120 mV",
+    "highest": "60 mV",
+    "shortest": "5 ms",
+    "sampling": "0.05 ms",
+    "mask": 0,
+    "criterion": "log",
+    "parameters": [],
+    "members": 1,
+    "spread": 0.1,
+    "worst": False,
+    "iterations": 5,
+    "seed": 0,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["herg_beattie", "model_b"])
+def test_gradients_are_those_of_differences(kind, name):
+    """Of steps, ramps and sines along random directions, with a mask; mean and worst member."""
+    model = load_model(f"models/{name}.yaml")
+    found = informed(model, 2)
+    wave = Waveform(["step", "ramp", "sines", "step"], replace(LIMITS, mask=1.0))
+    prior = np.full((found.n_free, 2), 0.1)
+    judge = Criterion(kind, prior, np.arange(found.n_free), worst=kind == "A")
+    x = wave.random(np.random.default_rng(1))
+    _, by_volts, by_lengths = found.with_gradient(wave.pieces(x), judge)
+    gradient = wave.gradient(x, by_volts, by_lengths)
+
+    def value(y: np.ndarray) -> float:
+        return judge(found.matrices(wave.pieces(y)))[0]
+
+    for direction in np.random.default_rng(2).standard_normal((2, len(x))):
+        step = 1e-4 * direction * (wave.bounds[:, 1] - wave.bounds[:, 0]) / 10
+        far = (value(x + step) - value(x - step)) / 2
+        near = value(x + step / 2) - value(x - step / 2)
+        assert gradient @ step == pytest.approx((4 * near - far) / 3, rel=1e-5, abs=1e-11)
+
+
+@pytest.mark.parametrize("rate", [1e6, 1.0, 1e-9])
+def test_stiff_and_slow_rates_are_followed(rate):
+    """Against the closed form, by adaptive quadrature over decades of time."""
+    model = two_states().with_values(np.array([rate, 0.2, 2.0]))
+    found = Informed(model, ["b"], model.values()[:, None], np.ones((1, 1)), 1.0, 1.0)
+    matrix = found.matrices(held([0.0], [50.0]))
+
+    def squared_slope(t: float) -> float:
+        b = 0.2 + 1e-30j
+        p0 = rate * np.exp(-80 / 30) / (rate * np.exp(-80 / 30) + b)
+        limit = rate / (rate + b)
+        current = 2.0 * 90.0 * (limit + (p0 - limit) * np.exp(-(rate + b) * t))
+        return float(current.imag / 1e-30) ** 2
+
+    edges = [0.0, *np.geomspace(1e-9, 50.0, 30)]
+    exact = sum(quad(squared_slope, *ends)[0] for ends in pairwise(edges))
+    assert matrix[0, 0, 0] == pytest.approx(exact, rel=2e-3)
+
+
+def test_vectors_stay_within_limits_and_are_rounded():
+    wave = Waveform(segments_of("3 step, ramp, 2 step"), LIMITS)
+    x = wave.random(np.random.default_rng(0))
+    durations = wave.durations(x)
+    assert durations.sum() == pytest.approx(LIMITS.length)
+    assert durations.min() >= LIMITS.shortest
+    protocol = cf.Protocol.from_segments(
+        wave.rounded(x), holding=-80, sampling=LIMITS.sampling, name="x"
+    )
+    volts = protocol.voltage()[0]
+    assert len(volts) == round(LIMITS.length / LIMITS.sampling)
+    assert LIMITS.lower <= volts.min()
+    assert volts.max() <= LIMITS.upper
+
+
+def test_a_syncropatch_file_reads_back(tmp_path):
+    wave = Waveform(segments_of("2 step, ramp, step"), LIMITS)
+    x = wave.random(np.random.default_rng(2))
+    protocol = cf.Protocol.from_segments(
+        wave.rounded(x), holding=-80, sampling=LIMITS.sampling, name="x"
+    )
+    (tmp_path / "x.eph").write_text(eph_text("x", -80.0, LIMITS.sampling, wave.epochs(x)))
+    read = cf.Protocol.load(tmp_path / "x.eph")
+    assert np.allclose(read.voltage(), protocol.voltage(), atol=1e-9)
+    assert read.holding_mV == -80
+
+
+def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
+    plan = design_plan(two_states(), **ARGUMENTS)
+    tasks = DesignTasks(plan, {})
+    found, again = tasks.compute(("start", 1)), tasks.compute(("start", 1))
+    begin = plan.waveform.random(np.random.default_rng([0, 1]))
+    assert found["criterion"] < plan.value(begin)[0]
+    assert np.array_equal(found["vector"], again["vector"])
+    tasks.check_stored(("start", 1), found)
+    assert design_plan(two_states(), **ARGUMENTS | {"noise": 3}).noise == 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"segments": "3 jump"}, "segments: .3 jump. is no number and kind"),
+        ({"length": "10 ms"}, "length: 10 ms has no room for 3 segments"),
+        ({"lowest": 70}, "lowest: is 70 mV, which is not below highest"),
+        ({"mask": "5 ms"}, "mask: 5 ms is not below the shortest segment"),
+        ({"noise": 0}, "noise: 0 pA is not above 0"),
+        ({"parameters": ["x"]}, "parameters: no free parameter"),
+        ({"parameters": ["k"], "criterion": "D"}, "only the criteria log and A"),
+        ({"criterion": "Z"}, "criterion: one of log, D, A, E"),
+        ({"shortest": 0.01}, "shortest: 0.01 ms is less than a sampling interval"),
+    ],
+)
+def test_what_cannot_be_is_refused(changed, message):
+    with pytest.raises(InputError, match=message):
+        design_plan(two_states(), **ARGUMENTS | changed)
+
+
+def test_the_command_writes_what_it_says(tmp_path):
+    out = tmp_path / "d"
+    options = ["--length", "100 ms", "--segments", "2 step, ramp", "--starts", "2"]
+    options += [
+        "--iterations",
+        "3",
+        "--sampling",
+        "0.1 ms",
+        "--compare",
+        "protocols/activation.yaml",
+    ]
+    done = run("design", "models/model_b.yaml", *options, "--out", str(out))
+    assert done.exit_code == 0, done.output
+    names = {path.name for path in out.iterdir()}
+    assert names == {"protocol.yaml", "protocol.eph", "stimulus.csv", "design.json", "design.png"}
+    yaml, eph = (cf.Protocol.load(out / f"protocol.{kind}") for kind in ("yaml", "eph"))
+    assert np.allclose(yaml.voltage(), eph.voltage())
+    assert "activation" in done.output
+    again = run("design", "models/model_b.yaml", *options, "--out", str(out))
+    assert again.exit_code == 2
+    assert "not empty" in again.output
