@@ -21,7 +21,7 @@ from channelfit.front.verbs.fits import (
     OptimizeOptions,
     UncertaintyOptions,
 )
-from channelfit.front.verbs.models import SimulateOptions
+from channelfit.front.verbs.models import DesignOptions, SimulateOptions
 from channelfit.reading.keys import KEYS, SETTINGS
 
 #: By verb: its options, the Python function, and the arguments that only Python has.
@@ -33,6 +33,7 @@ TABLES = {
         {"experiments", "cost", "rates_within", "noise", "solve", "start", "name"},
     ),
     "discover": (DiscoverOptions, cf.discover, {"experiments", "schemes"}),
+    "design": (DesignOptions, cf.design, {"values", "progress"}),
     "batch": (BatchOptions, cf.fit_batch, set()),
     "curves": (CurvesOptions, cf.fit_curves, set()),
     "uncertainty": (UncertaintyOptions, cf.uncertainty, {"progress"}),
