@@ -467,16 +467,8 @@ FAULTS = [
     Fault(
         "CUDA tangents: a later move ends among the segments of the first",
         "scoring/kernels/cuda_tangents.py",
-        """const Scratch &scratch, Dual *x, const Trace &, int &status) {
-    const long long i = scratch.thread, n = scratch.n_threads;
-#pragma unroll 1
-    for (int s = move.first; s < move.first + move.n_segments; ++s) {
-        State state;""",
-        """const Scratch &scratch, Dual *x, const Trace &, int &status) {
-    const long long i = scratch.thread, n = scratch.n_threads;
-#pragma unroll 1
-    for (int s = move.first; s < move.n_segments; ++s) {
-        State state;""",
+        "load(scratch.composites + placeOf<Composite>(move.first + s, n, i), n, c);",
+        "load(scratch.composites + placeOf<Composite>(s, n, i), n, c);",
         "cuda_linearize",
     ),
     Fault(

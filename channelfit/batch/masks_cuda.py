@@ -23,8 +23,8 @@ from channelfit.batch.well_scorer import CrossProducts
 from channelfit.batch.well_scorer_cuda import CudaWellScorer
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda_algebra import Targets
 from channelfit.scoring.cuda_tangent_walk import Rows
-from channelfit.scoring.cuda_tangents import Targets
 from channelfit.scoring.layout.held_compression import Compression
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.tangent_plan import RampPiece

@@ -24,8 +24,9 @@ from channelfit.batch.well_scorer import CrossProducts, WellScorer, attainable
 from channelfit.problem.experiment import Problem, n_scored
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.errors import InputError
+from channelfit.scoring.cuda_algebra import Targets
 from channelfit.scoring.cuda_tangent_walk import Rows
-from channelfit.scoring.cuda_tangents import ONE_JOB, Targets
+from channelfit.scoring.cuda_tangents import ONE_JOB
 from channelfit.scoring.cuda_variants import MOST, Call, Variant, Variants
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import Linearization
@@ -116,11 +117,11 @@ class CudaWellScorer(WellScorer):
         status = failed[:, 0]
         for k in range(1, width):
             status = xp.where(status == OK, failed[:, k], status)
-        squares = values.squares(xp.ascontiguousarray(columns.transpose(0, 2, 1)))
+        squares = values.algebra.squares(xp.ascontiguousarray(columns.transpose(0, 2, 1)))
         i, j = np.indices((width, width))
         entries = np.maximum(i, j) * (np.maximum(i, j) + 1) // 2 + np.minimum(i, j)
         products = squares[:, xp.asarray(entries.ravel())].reshape(n, width, width)
-        with_data = values.times(columns.reshape(n * width, -1), variant.data[None])
+        with_data = values.algebra.times(columns.reshape(n * width, -1), variant.data)
         with_data = with_data.reshape(n, width, self.n_wells)
         lost = (status == OK) & ~xp.isfinite(products).all(axis=(1, 2))
         status = xp.where(lost, np.int8(NOT_FINITE), status)

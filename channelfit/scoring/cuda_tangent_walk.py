@@ -30,7 +30,7 @@ from channelfit.scoring.tangent_plan import (
 
 Array: TypeAlias = np.ndarray
 
-#: The structures Visit, Step, Move, Segment and Run of the generated text.
+#: The structures Visit, Step, Move, Held, Segment and Run of the generated text.
 VISIT = np.dtype(
     [("v", "f8"), ("dt", "f8"), ("kind", "i4"), ("first", "i4"), ("last", "i4"), ("unused", "i4")]
 )
@@ -51,8 +51,11 @@ MOVE = np.dtype(
         ("run", "i4"),
         ("first", "i4"),
         ("n_segments", "i4"),
+        ("left", "i4"),
+        ("unused", "i4"),
     ]
 )
+HELD_COMPOSITE = np.dtype([("v", "f8"), ("dt", "f8"), ("n", "i4"), ("unused", "i4")])
 SEGMENT = np.dtype(
     [
         ("dt", "f8"),
@@ -259,10 +262,14 @@ class TangentTables:
     """A schedule as the arrays that the kernels with derivatives read.
 
     Attributes:
-        jobs: (n_jobs + 1,) int32, where the visits of each job begin.
+        jobs: (n_jobs + n_replays + 1,) int32, where the visits of each job begin.
         visits, steps, moves: bytes of VISIT, STEP and MOVE.
         nodes: (n,) mV.
         segments: records of SEGMENT; there are none where no run is cut.
+        held: records of HELD_COMPOSITE, their composites behind those of the segments; there are
+            none where held runs are walked through.
+        n_left: the number of states that are left for replays.
+        n_replays: the jobs at the end that go through a held run from a state that was left.
         n_slots: the number of states that are kept between runs.
         varying: whether the voltage varies in any run.
     """
@@ -273,8 +280,16 @@ class TangentTables:
     moves: np.ndarray
     nodes: np.ndarray
     segments: np.ndarray
+    held: np.ndarray
+    n_left: int
+    n_replays: int
     n_slots: int
     varying: bool
+
+    @property
+    def n_jobs(self) -> int:
+        """The jobs that walk from run to run."""
+        return len(self.jobs) - 1 - self.n_replays
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
@@ -303,10 +318,17 @@ class Layout:
     Arguments:
         rows: the samples that are computed.
         parts: the segments into which samples at varying voltages are cut; 1 cuts none.
+        beside: whether held runs, too, are taken side by side; ramps are in pieces then.
     """
 
     def __init__(
-        self, source: CudaTangentSource, packed: RunTree, order: Schedule, rows: Rows, parts: int
+        self,
+        source: CudaTangentSource,
+        packed: RunTree,
+        order: Schedule,
+        rows: Rows,
+        parts: int,
+        beside: bool = False,
     ) -> None:
         self.source, self.packed, self.order, self.rows = source, packed, order, rows
         varying = packed.runs[packed.runs[:, KIND] != HELD, N_SAMPLES].sum()
@@ -314,6 +336,11 @@ class Layout:
         self.segment = max(_SHORTEST, -(-int(varying) // parts)) if parts > 1 else 0
         self.segments = list[tuple[Any, ...]]()
         self.first_piece: dict[int, int] = {}  # run -> its first segment
+        self.beside = beside
+        self.n_pieces = sum(len(ramp.lengths) for ramp in rows.ramps.values())
+        #: mV, ms and samples of held runs -> the number of their composite
+        self.composites: dict[tuple[float, float, int], int] = {}
+        self.left: dict[int, int] = {}  # held run -> the place of the state that is left for it
         self._most_together = 2 if source.model.relaxes else 6
         self.n_states = 0
         self.jobs, self.visits = [0], list[tuple[float, float, int, int, int, int]]()
@@ -327,6 +354,7 @@ class Layout:
         """Return the finished tables."""
         for a, b in pairwise(self.order.jobs):
             self._job(range(a, b))
+        n_replays = self._replays() if self.beside else 0
         slots = self._slots()
         visits = np.array(self.visits, dtype=VISIT)
         rest = visits["kind"] == _REST
@@ -347,6 +375,9 @@ class Layout:
             as_bytes(moves),
             nodes,
             np.array(self.segments, dtype=SEGMENT),
+            np.array([(*key, 0) for key in self.composites], dtype=HELD_COMPOSITE),
+            len(self.segments) + len(self.left),
+            n_replays,
             -(-n_slots // 4) * 4,
             bool(len(moves)),
         )
@@ -377,24 +408,71 @@ class Layout:
                 for w in walks:
                     self._move(w, now)
                 continue
-            for some in self._rounds(walks):
-                begin = len(self.steps)
-                ops: list[_Op] = []
-                ends = {}
-                for w in some:
-                    own, end = self._held(w, now)
-                    ops += own
-                    ends[int(order.target[w])] = end
-                for op in sorted(ops, key=lambda op: op.level):
-                    self._used(op.source, op.target)
-                    self.steps.append(op)
-                now |= {slot: state for slot, state in ends.items() if slot >= 0}
-                v = float(packed.voltages[order.voltage[k]])
-                place = begin, len(self.steps)
-                if self.visits[-1][:3] == (v, order.dt[k], _HELD) and some[0] != walks[0]:
-                    place = self.visits.pop()[3], place[1]
-                self.visits.append((v, float(order.dt[k]), _HELD, *place, 0))
+            v, dt = float(packed.voltages[order.voltage[k]]), float(order.dt[k])
+            for some in [] if self.beside else self._rounds(walks):
+                self._visit(v, dt, some, now, some[0] != walks[0])
+            for w in walks if self.beside else ():
+                self._move_held(v, dt, w, now)
         self.jobs.append(len(self.visits))
+
+    def _visit(
+        self,
+        v: float,
+        dt: float,
+        some: list[int],
+        now: dict[int, int],
+        more: bool = False,
+        ends: bool = True,
+    ) -> None:
+        """Add some runs at v mV.
+
+        Arguments:
+            more: whether they may join the last visit.
+            ends: whether states at the ends of runs may be needed.
+        """
+        begin, ops, at_ends = len(self.steps), list[_Op](), dict[int, int]()
+        for w in some:
+            own, end = self._held(w, now, ends and self.order.target[w] >= 0)
+            ops += own
+            at_ends[int(self.order.target[w])] = end
+        for op in sorted(ops, key=lambda op: op.level):
+            self._used(op.source, op.target)
+            self.steps.append(op)
+        now |= {slot: state for slot, state in at_ends.items() if slot >= 0}
+        place = begin, len(self.steps)
+        if more and self.visits[-1][:3] == (v, dt, _HELD):
+            place = self.visits.pop()[3], place[1]
+        self.visits.append((v, dt, _HELD, *place, 0))
+
+    def _move_held(self, v: float, dt: float, w: int, now: dict[int, int]) -> None:
+        """Add the step over a held run by its composite; the first job leaves its first state."""
+        run, start, end = int(self.order.run[w]), now[int(self.order.source[w])], self._new()
+        self._used(start, end)
+        leaves = run not in self.left
+        left = self.n_pieces + self.left.setdefault(run, len(self.left))
+        key = v, dt, int(self.packed.runs[run, N_SAMPLES])
+        composite = self.n_pieces + self.composites.setdefault(key, len(self.composites))
+        self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
+        self.moves.append((0.0, int(leaves), 0, 0, start, end, -1, composite, 1, left, 0))
+        if self.order.target[w] >= 0:
+            now[int(self.order.target[w])] = end
+
+    def _replays(self) -> int:
+        """Add a job for each held run with samples, and return their number."""
+        order, n = self.order, 0
+        for k in np.flatnonzero(order.voltage >= 0):
+            v, dt = float(self.packed.voltages[order.voltage[k]]), float(order.dt[k])
+            for w in range(order.visits[k], order.visits[k + 1]):
+                if self._place(w) < 0:
+                    continue
+                n, start = n + 1, self._new()
+                self._used(start)
+                self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
+                left = self.n_pieces + self.left[int(order.run[w])]
+                self.moves.append((0.0, 0, 0, 0, start, start, -1, 0, 0, left, 0))
+                self._visit(v, dt, [w], {int(order.source[w]): start}, ends=False)
+                self.jobs.append(len(self.visits))
+        return n
 
     def _of(self, array: np.ndarray, visit: int) -> np.ndarray:
         return array[self.order.visits[visit] : self.order.visits[visit + 1]]
@@ -415,8 +493,8 @@ class Layout:
             some.append(w)
         yield some
 
-    def _held(self, w: int, now: dict[int, int]) -> tuple[list[_Op], int]:
-        """Return the operations of one run, and the state at its end (-1 if none needs it).
+    def _held(self, w: int, now: dict[int, int], ends: bool) -> tuple[list[_Op], int]:
+        """Return the operations of one run, and the state at its end (-1 unless it `ends`).
 
         Points are reached one from the other as long as their distances grow. Those that lie
         behind branch off where that leaves the fewest powers of two to go, since no thread
@@ -442,7 +520,7 @@ class Layout:
                     at += steps
                 bases.append((level, int(points[at]), main))
             goals = [(int(points[k]), k) for k in range(at + 1, len(points))]
-        if self.order.target[w] >= 0:
+        if ends:
             goals.append((n, -1))
         state = -1
         for goal, point in goals:
@@ -456,7 +534,7 @@ class Layout:
             ops += [_Op(b, state, state, 1) for b in bits if b != level]
             if point >= 0:
                 ops[-1] = replace(ops[-1], run=place, point=point)
-        return ops, state if self.order.target[w] >= 0 else -1
+        return ops, state if ends else -1
 
     def _place(self, w: int) -> int:
         """Return the place of a run's currents in `Rows.runs`, -1 where it is not scored."""
@@ -478,9 +556,8 @@ class Layout:
             node = begin + sample * n_sub * (len(self.nodes[-1]) // n_steps)
             some = min(self.segment, n - sample)
             self.segments.append((dt, some, n_sub, node, place, sample, 0))
-        self.moves.append(
-            (dt, n, n_sub, begin, start, end, place, first, len(self.segments) - first)
-        )
+        n_segments = len(self.segments) - first
+        self.moves.append((dt, n, n_sub, begin, start, end, place, first, n_segments, first, 0))
         self.n_nodes += len(self.nodes[-1])
         if self.order.target[w] >= 0:
             now[int(self.order.target[w])] = end
@@ -503,7 +580,7 @@ class Layout:
                 self.n_nodes += len(voltage)
         self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
         n_pieces = len(ramp.lengths)
-        self.moves.append((0.0, int(leaves), 0, 0, start, end, -1, first, n_pieces))
+        self.moves.append((0.0, int(leaves), 0, 0, start, end, -1, first, n_pieces, first, 0))
         if self.order.target[w] >= 0:
             now[int(self.order.target[w])] = end
 

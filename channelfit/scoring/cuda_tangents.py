@@ -9,25 +9,25 @@ derivatives alike, in an order that does not depend on how many candidates there
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from channelfit.problem.experiment import Problem
+from channelfit.scoring.cuda_algebra import Algebra, Targets
 from channelfit.scoring.cuda_launch import Launched, Program
 from channelfit.scoring.cuda_tangent_walk import Layout, Rows, TangentTables, as_bytes
 from channelfit.scoring.kernels.cuda_algebra import (
-    ALGEBRA_ROWS,
     ALGEBRA_THREADS,
     CONCLUDE_TANGENTS,
     MULTIPLY_TANGENTS,
     PROJECT_TANGENTS,
-    PROJECTED_ROWS,
     WEIGH_TANGENTS,
 )
 from channelfit.scoring.kernels.cuda_pieces import (
+    COMPOSE_HELD,
     COMPOSE_PIECES,
     PIECE_THREADS,
     REPLAY_PIECES,
@@ -41,11 +41,14 @@ from channelfit.scoring.kernels.cuda_tangents import (
 )
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.arrays import to_host
 
 #: The jobs into which a candidate is cut that is compared with wells. As many as fill the GPU would
 #: be more for few candidates than for many, which shows in the last digits.
 ONE_JOB = 1
 _TYPICAL_JOBS = 2  # where it is open how many they are
+#: Jobs by which so few candidates would be cut that their held runs are taken side by side instead.
+_BESIDE = 4
 #: Kernels that make costs of currents, the same in every program.
 _ALGEBRA = PROJECT_TANGENTS, WEIGH_TANGENTS, MULTIPLY_TANGENTS, CONCLUDE_TANGENTS
 _SEGMENTS_A_JOB = 4  # as they leave the walk little to do
@@ -84,6 +87,7 @@ class Tangents(Launched):
         free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         self.free = free if self.source.tangents else []
         self.n_jobs = n_jobs
+        self.algebra = Algebra(rows, 1 + len(self.free), lambda: self._any_kernels)
         pieces, segments = (COMPOSE_PIECES, REPLAY_PIECES), (COMPOSE_TANGENTS, REPLAY_TANGENTS)
         self._compose, self._replay = pieces if self.ramps else segments
         self.threads: int | None = None  # of a block; None for what fills the GPU best
@@ -109,21 +113,24 @@ class Tangents(Launched):
             numbers += n_pieces * (self._n_groups * of_thread + 2 * source.largest**2)
         return 8 * numbers
 
-    def linearize(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any, Any, Any]:
+    def linearize(self, parameters: Any, well: Any = gpu.NULL) -> Results:
         """Return cost, status, gradient and Hessian; see `scorer.Linearization`.
 
         Arguments:
             parameters: (n_parameters, n_candidates) float64, contiguous.
             well: (n_candidates,) int32, the number of the well that each is compared with.
         """
-        xp, n_parameters, n = gpu.cupy(), len(self.problem.model.parameters), parameters.shape[1]
-        gradient = xp.zeros((n_parameters, n))
-        hessian = xp.zeros((n_parameters, n_parameters, n))
-        return *self._concluded(parameters, well, gradient, hessian), gradient, hessian
+        results = Results.empty(parameters.shape[1], len(self.problem.model.parameters))
+        cost, status, gradient, hessian = results
+        self._conclude(parameters, well, cost, status, gradient, hessian)
+        return results
 
-    def score(self, parameters: Any, well: Any = gpu.NULL) -> tuple[Any, Any]:
+    def score(self, parameters: Any, well: Any = gpu.NULL) -> Results:
         """Return cost and status alone; arguments as in `linearize`."""
-        return self._concluded(parameters, well, gpu.NULL, gpu.NULL)
+        results = Results.empty(parameters.shape[1])
+        cost, status = results
+        self._conclude(parameters, well, cost, status, gpu.NULL, gpu.NULL)
+        return results
 
     def predicted(self, parameters: Any) -> tuple[Any, Any]:
         """Return currents in the compressed rows that the targets of wells have.
@@ -137,23 +144,25 @@ class Tangents(Launched):
         """
         xp, n = gpu.cupy(), parameters.shape[1]
         currents, statuses = self.trace(parameters)
-        parts = [rows.reshape(n, height, -1) for rows, height in self._compressed(currents, n)]
-        return xp.concatenate(parts, axis=1), statuses
+        projected = self.algebra.projected(currents, n)
+        return xp.concatenate([*self.algebra.groups_of(currents, projected, n)], axis=1), statuses
 
     def fills(self, n: int) -> bool:
         """Return whether n candidates fill the GPU without being cut into jobs."""
         return n >= self._resident
 
-    def _concluded(
-        self, parameters: Any, well: Any, gradient: Any, hessian: Any
-    ) -> tuple[Any, Any]:
-        """Return cost and status; write derivatives to gradient and Hessian, if not null."""
-        xp, n = gpu.cupy(), parameters.shape[1]
-        cost, status = xp.empty(n), xp.empty(n, dtype=np.int8)
+    def _conclude(
+        self, parameters: Any, well: Any, cost: Any, status: Any, gradient: Any, hessian: Any
+    ) -> None:
+        """Fill in cost and status, and gradient and Hessian, zeros so far, if not null."""
+        n = parameters.shape[1]
         if n:
             currents, statuses = self.trace(parameters)
-            partial = self._products(currents, n, well)
-            self._algebra[CONCLUDE_TANGENTS](
+            if self.n_jobs is None and self._jobs(n * self._n_groups) < _BESIDE:
+                partial = self.algebra.products_by_cublas(currents, n, self.targets())
+            else:
+                partial = self.algebra.products(currents, n, self.targets(), well)
+            self._any_kernels[CONCLUDE_TANGENTS](
                 (n,),
                 (ALGEBRA_THREADS,),
                 (
@@ -173,7 +182,6 @@ class Tangents(Launched):
                     hessian,
                 ),
             )
-        return cost, status
 
     def trace(self, parameters: Any) -> tuple[Any, Any]:
         """Return weighted currents, each with its derivatives; and statuses.
@@ -186,15 +194,18 @@ class Tangents(Launched):
         xp, n, n_free = gpu.cupy(), parameters.shape[1], len(self.free)
         n_groups = self._n_groups
         program, threads = self.program(self._jobs(n * n_groups)), self.threads or self._threads
-        n_jobs, n_segments = len(program.tables.jobs) - 1, len(program.tables.segments)
+        tables = program.tables
+        n_walks, n_segments, n_held = tables.n_jobs, len(tables.segments), len(tables.held)
+        n_jobs = n_walks + tables.n_replays
         currents = xp.empty(self.rows.n_rows * n * (1 + n_free))
-        status = xp.empty((n_jobs + n_segments, n), dtype=np.int8)
-        composites = xp.empty(n_segments * n * n_groups * self.source.composite_size)
-        states = xp.empty(n_segments * n * n_groups * self.source.state_size)
+        status = xp.empty((n_jobs + n_segments + n_held, n), dtype=np.int8)
+        composites = xp.empty((n_segments + n_held) * n * n_groups * self.source.composite_size)
+        states = xp.empty(tables.n_left * n * n_groups * self.source.state_size)
         device = self._on_device
         candidates = (parameters, np.int64(n), device.free, np.int32(n_free), np.int32(n_groups))
-        kernels, (*walk, segments) = program.kernels, program.arrays
+        kernels, (jobs, *walk, segments, held) = program.kernels, program.arrays
         cut = segments, walk[-1]
+        status_of_held = status[n_jobs + n_segments :]
         blocks = -(-n * n_groups // threads), -(-n * n_groups // _THREADS_CUT)
         left: tuple[Any, ...] = ()  # by the first kernel for the last
         if self.ramps:
@@ -213,11 +224,21 @@ class Tangents(Launched):
                 (_THREADS_CUT,),
                 (*candidates, *cut, composites, status[n_jobs:]),
             )
-        kernels[TRACE_TANGENTS](
-            (blocks[0], n_jobs),
-            (threads,),
-            (*candidates, *walk, device.runs, composites, states, currents, status),
-        )
+        if n_held:
+            kernels[COMPOSE_HELD](
+                (blocks[1], n_held),
+                (_THREADS_CUT,),
+                (*candidates, held, np.int32(n_segments), composites, status_of_held),
+            )
+        walked = [(jobs, n_walks, status)]
+        if n_held:
+            walked.append((jobs[n_walks:], tables.n_replays, status[n_walks:]))
+        for some, n_some, own in walked:
+            kernels[TRACE_TANGENTS](
+                (blocks[0], n_some),
+                (threads,),
+                (*candidates, some, *walk, device.runs, composites, states, currents, own),
+            )
         if n_segments:
             end = (currents, status[n_jobs:]) if self.ramps else (currents,)
             kernels[self._replay](
@@ -232,107 +253,6 @@ class Tangents(Launched):
         """The number of threads that take a candidate through a job."""
         return max(1, -(-len(self.free) // max(1, self.source.tangents)))
 
-    def _compressed(self, currents: Any, n: int) -> Iterator[tuple[Any, int]]:
-        """Yield the compressed rows of each group, a flat array, and their number."""
-        width, begin = 1 + len(self.free), 0
-        for group, matrix in zip(self.rows.groups, self._on_device.matrices, strict=True):
-            size = group.n_rows * n * width
-            rows = currents[begin : begin + size]
-            begin += size
-            if matrix is not None:
-                # cuBLAS is faster, but chooses the order of its sums by n; so do the jobs
-                times = gpu.cupy().matmul if self.n_jobs is None else self.times
-                rows = times(matrix, rows.reshape(n, matrix.shape[1], -1))
-            yield rows, group.n_compressed
-
-    def times(self, matrix: Any, matrices: Any) -> Any:
-        """Return products (n, height, n_columns), in which no number depends on n.
-
-        Arguments:
-            matrix: (height, depth), and matrices (n, depth, n_columns), contiguous.
-        """
-        (height, depth), (n, _, n_columns) = matrix.shape, matrices.shape
-        products = gpu.cupy().empty((n, height, n_columns))
-        self._algebra[PROJECT_TANGENTS](
-            (n, -(-n_columns // ALGEBRA_THREADS), -(-height // PROJECTED_ROWS)),
-            (ALGEBRA_THREADS,),
-            (matrix, np.int32(height), np.int32(depth), np.int32(n_columns), matrices, products),
-        )
-        return products
-
-    def squares(self, columns: Any) -> Any:
-        """Return inner products (n, entries) of columns (n, n_rows, width) with each other.
-
-        The entries (i, j <= i) follow row after row.
-        """
-        n, n_rows, width = columns.shape
-        parts = gpu.cupy().empty((-(-n_rows // ALGEBRA_ROWS), n, width * (width + 1) // 2))
-        self._multiply(columns, n_rows, width, 0, gpu.NULL, 0, gpu.NULL, parts)
-        total = parts[0]
-        for part in parts[1:]:
-            total = total + part
-        return total
-
-    def _products(self, currents: Any, n: int, well: Any) -> Any:
-        """Return inner products of residuals and derivatives, in parts to be added up.
-
-        Returns:
-            (parts, n_candidates, entries), where the entries (i, j <= i) follow row after row.
-        """
-        xp, width, n_parts, n_rows = gpu.cupy(), 1 + len(self.free), 0, 0
-        parts = [-(-group.n_compressed // ALGEBRA_ROWS) for group in self.rows.groups]
-        products = xp.empty((sum(parts), n, width * (width + 1) // 2))
-        compared = self.targets()
-        factors = compared.factors or [None] * len(parts)
-        for (rows, height), own, factor in zip(
-            self._compressed(currents, n), parts, factors, strict=True
-        ):
-            if own:
-                if factor is not None:
-                    self._weigh(rows, factor, width, well, n)
-                where = width, n_parts, compared.targets, n_rows
-                self._multiply(rows, height, *where, well, products)
-            n_parts += own
-            n_rows += height
-        return products
-
-    def _weigh(self, rows: Any, factors: Any, width: int, well: Any, n: int) -> None:
-        """Multiply compressed rows of a group by the factors of each candidate's well."""
-        _, n_runs, rank, _ = factors.shape
-        self._algebra[WEIGH_TANGENTS](
-            (n, -(-n_runs * width // ALGEBRA_THREADS)),
-            (ALGEBRA_THREADS,),
-            (factors, np.int32(rank), np.int32(n_runs), np.int32(width), well, rows),
-        )
-
-    def _multiply(
-        self,
-        rows: Any,
-        height: int,
-        width: int,
-        first_part: int,
-        targets: Any,
-        first_target: int,
-        well: Any,
-        products: Any,
-    ) -> None:
-        """Fill in inner products of the columns of rows (n, height, width), from a part on."""
-        self._algebra[MULTIPLY_TANGENTS](
-            (products.shape[1], -(-height // ALGEBRA_ROWS)),
-            (ALGEBRA_THREADS,),
-            (
-                rows,
-                np.int32(height),
-                np.int32(width),
-                np.int32(first_part),
-                targets,
-                np.int32(self.rows.n_compressed),
-                np.int32(first_target),
-                well,
-                products,
-            ),
-        )
-
     def compile_ahead(self) -> None:
         """Begin to compile the kernels that the first call needs, in another thread."""
         text = self._text(self._tables(self.n_jobs or _TYPICAL_JOBS))
@@ -340,25 +260,36 @@ class Tangents(Launched):
             self._compilations[text] = gpu.compile_ahead(text, (), self._title)
 
     def program(self, n_jobs: int) -> Program:
-        """Return compiled kernels for so many jobs, or for as many as there are last runs."""
+        """Return compiled kernels for so many jobs, or for as many as there are last runs.
+
+        Where ramps are in pieces, many jobs make one program, with held runs side by side.
+        """
+        n_jobs = _BESIDE if self._beside(n_jobs) else n_jobs
         if n_jobs not in self._programs:
             tables, asarray = self._tables(n_jobs), gpu.cupy().asarray
             module, names = self._module(tables), [TRACE_TANGENTS, *_ALGEBRA]
             names += [self._compose, self._replay] if len(tables.segments) else []
+            names += [COMPOSE_HELD] if len(tables.held) else []
             kernels = {name: module.kernel(name) for name in names}
             if self.ramps:
                 room = shared_bytes(self.source.largest, self.source.channel.n_rates)
                 kernels[self._compose].allow_dynamic_shared(room)
-            arrays = tuple(map(asarray, (*tables.arrays, as_bytes(tables.segments))))
+            arrays = tuple(
+                map(asarray, (*tables.arrays, *map(as_bytes, (tables.segments, tables.held))))
+            )
             self._programs[n_jobs] = Program(tables, arrays, kernels)
         return self._programs[n_jobs]
 
+    def _beside(self, n_jobs: int) -> bool:
+        return bool(self.ramps) and n_jobs >= _BESIDE
+
     def _tables(self, n_jobs: int) -> TangentTables:
         if n_jobs not in self._made:
-            packed = self.problem.scored
+            packed, beside = self.problem.scored, self._beside(n_jobs)
             order = schedule(packed, n_jobs)
             parts = _SEGMENTS_A_JOB * n_jobs if n_jobs > 1 else 1
-            self._made[n_jobs] = Layout(self.source, packed, order, self.rows, parts).tables()
+            layout = Layout(self.source, packed, order, self.rows, parts, beside)
+            self._made[n_jobs] = layout.tables()
         return self._made[n_jobs]
 
     def _module(self, tables: TangentTables) -> gpu.CudaModule:
@@ -386,15 +317,11 @@ class Tangents(Launched):
         return DeviceRows(
             xp.asarray(np.array(self.free or [-1], dtype=np.int32)),
             xp.asarray(rows.runs.view(np.uint8)),
-            [
-                None if g.matrix is None else xp.asarray(np.ascontiguousarray(g.matrix))
-                for g in rows.groups
-            ],
             xp.asarray(rows.matrices),
         )
 
     @property
-    def _algebra(self) -> dict[str, gpu.CudaKernel]:
+    def _any_kernels(self) -> dict[str, gpu.CudaKernel]:
         """The kernels of any program; there is one once anything was traced."""
         return next(iter(self._programs.values())).kernels
 
@@ -408,32 +335,52 @@ class Tangents(Launched):
 
 
 @dataclass(frozen=True, eq=False)
-class Targets:
-    """The recordings that candidates are compared with, on the GPU or on the host.
+class Results:
+    """Cost (n,), status (n,), and maybe gradient and Hessian, as parts of one array.
+
+    The host has them by one copy.
 
     Attributes:
-        targets: (n_wells, n_compressed), pA times the root of a weight, subtracted in the
-            compressed space of `Rows`.
-        constant: (n_wells,) pA^2, of each sum of squares what no channel can change.
-        total_weight: (n_wells,), of all samples.
-        factors: for wells with masks of their own, by group of `Rows`, upper triangles (n_wells,
-            n_runs, rank, rank) that compressed rows are multiplied with. Else empty.
+        block: flat, float64.
+        n: candidates.
+        n_parameters: rows of the gradient; None without derivatives.
     """
 
-    targets: Any
-    constant: Any
-    total_weight: Any
-    factors: tuple[Any, ...] = ()
+    block: Any
+    n: int
+    n_parameters: int | None
+
+    @classmethod
+    def empty(cls, n: int, n_parameters: int | None = None) -> Results:
+        """Return results on the GPU that are to be filled in."""
+        numbers = n + -(-n // 8)
+        if n_parameters is None:
+            return cls(gpu.cupy().empty(numbers), n, None)
+        return cls(
+            gpu.cupy().zeros(numbers + n * n_parameters * (1 + n_parameters)), n, n_parameters
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the arrays."""
+        n, rows, behind = self.n, self.n_parameters, self.n + -(-self.n // 8)
+        yield self.block[:n]
+        yield self.block[n:behind].view(np.int8)[:n]
+        if rows is not None:
+            yield self.block[behind : behind + n * rows].reshape(rows, n)
+            yield self.block[behind + n * rows :].reshape(rows, rows, n)
+
+    def on_host(self) -> Results:
+        """Return a copy on the host."""
+        return replace(self, block=to_host(self.block))
 
 
 @dataclass(frozen=True, eq=False)
 class DeviceRows:
     """The arrays of `Rows` on the GPU, and `free`, (n_free,) int32 indices of parameters.
 
-    `matrices` are those of the groups, `pieces` those of pieces.
+    `pieces` are the matrices of pieces.
     """
 
     free: Any
     runs: Any
-    matrices: list[Any]
     pieces: Any

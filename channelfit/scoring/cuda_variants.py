@@ -14,11 +14,13 @@ voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free pa
   threads, at the barrier of each of the 60 steps of the inversion (Nsight Compute).
 * The simulation, by a thread for each candidate and parameter: 29 held voltages with a propagator
   each, 305 squarings of it and 2,582 products of it with a state: 4.5 ms for 46,080 threads, and
-  1.6 ms for one candidate alone, whose steps follow one another.
+  1.6 ms for one candidate alone, whose steps follow one another. Of few candidates the held runs
+  are therefore taken side by side: twice the work, in 0.15 ms for one candidate (H100).
 * 2,527 points with 16 numbers each, 323 kB, written for each candidate and read once, and the
   results of pieces, 0.9 MB; rows and their inner products, 8 ms.
-* In all 32 ms for 3,072 candidates, 3.3 ms for one (`benchmarks/plate.py --backend cuda`); these
-  are 22 launches: a group of runs of one length, or of pieces with as many rows, takes one or two.
+* In all 32 ms for 3,072 candidates (`benchmarks/plate.py --backend cuda`, H200). A single fit
+  linearizes one candidate in 0.6 ms and 128 in 1.8 ms (H100), of which launches, allocations and
+  the copy to the host are 0.3 ms.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ import numpy as np
 from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import KIND, VARYING
 from channelfit.problem.statuses import NOT_FINITE
+from channelfit.scoring.cuda_algebra import Targets
 from channelfit.scoring.cuda_tangent_walk import Rows
-from channelfit.scoring.cuda_tangents import Tangents, Targets
+from channelfit.scoring.cuda_tangents import Results, Tangents
 from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED, needed_bytes
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.layout.ramp_collocation import GRADES
@@ -48,7 +51,7 @@ MOST = 1 << 16
 #: The share of the free memory that a launch may take.
 _SHARE = 0.4
 #: A call on the GPU with parameters and, for wells, their numbers.
-Call: TypeAlias = Callable[..., tuple[Any, ...]]
+Call: TypeAlias = Callable[..., tuple[Any, ...] | Results]
 #: Computes recordings as targets in some rows, arrays of the host.
 TargetsOf: TypeAlias = Callable[[Rows], Targets]
 
@@ -232,9 +235,14 @@ class Variants:
                 some = slice(a, min(a + step, n))
                 arrays = (xp.ascontiguousarray(parameters[:, some]), *(w[some] for w in wells))
                 results = call(*(on_device.asarray(array) for array in arrays))
-                parts.append([to_host(array) for array in results] if xp is np else results)
+                if xp is not np:
+                    parts.append([*results])
+                elif isinstance(results, Results):
+                    parts.append([*results.on_host()])
+                else:
+                    parts.append([to_host(array) for array in results])
         if len(parts) == 1:
-            return list(parts[0])
+            return parts[0]
         return [xp.concatenate(arrays, axis) for arrays in zip(*parts, strict=True)]
 
     @cached_property

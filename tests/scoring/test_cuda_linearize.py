@@ -205,9 +205,9 @@ def test_ramps_in_pieces(name: str, device: str) -> None:
     if name != "model_b":
         return
     ways, there = [*scorer._variants], gpu.cupy().asarray(parameters)
-    statuses = [way.linearize()[0](there)[1].get() == OK for way in ways]
+    statuses = [[*way.linearize()[0](there)][1].get() == OK for way in ways]
     assert [ok.tolist() for ok in statuses] == [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
-    for n_jobs in (1, 2):
+    for n_jobs in (1, 2, 4):  # at last held runs side by side
         cost, status = Variant(problem, ways[0].ramps, n_jobs=n_jobs).values.score(there)
         assert status.get().tolist() == [OK, UNRESOLVED, UNRESOLVED]
         assert cost.get()[0] == pytest.approx(test.cost[0], rel=1e-12)
@@ -285,6 +285,10 @@ def test_arrays_come_back_as_they_were_given_and_chunks_do_not_show(device: str)
             assert type(a) is np.ndarray
             assert a == pytest.approx(b.get(), rel=1e-11)
     assert here.status.dtype == np.int8
+    full = CudaScorer(problem)
+    full._variants.first.tangents._resident = 1  # as if these candidates filled the GPU
+    for a, b in zip(vars(full.linearize(parameters)).values(), vars(here).values(), strict=True):
+        assert a == pytest.approx(b, rel=1e-11)
     in_chunks = CudaScorer(problem, chunk=4).linearize(gpu.cupy().asarray(parameters))
     assert in_chunks.hessian.get() == pytest.approx(here.hessian, rel=1e-12)
     scorer = CudaScorer(problem)

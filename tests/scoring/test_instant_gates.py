@@ -17,7 +17,6 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import make_scorer
 from support.differences import by_differences, errors
 from support.schemes import from_yaml, recording_of
-from support.truths import slow_but
 
 #: At once: `r`, squared. Published fits do such things: `m` passes 1 and ends at 1.09.
 GATES = {
@@ -159,9 +158,7 @@ def test_a_tiny_tau_is_a_fast_gate(backend) -> None:
     assert found == pytest.approx(0.25 * STEPS.command()[..., None] * np.ones(3), rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    "backend", slow_but(["reference", "cpu"], ["reference", "cpu", "played"]), indirect=True
-)
+@pytest.mark.parametrize("backend", ["reference", "cpu", "played"], indirect=True)
 def test_what_is_no_gate_is_told(backend) -> None:
     """inf below 0 and tau below 0 have a status; inf above 1 has not."""
     gates = {

@@ -195,15 +195,6 @@ MEETING = {
 }
 
 
-#: A GPU doubts as the processor does, which a quick test above compares.
-MOSTLY_CPU = pytest.mark.parametrize(
-    "backend",
-    [*slow_but(["cpu"], ["cpu", "played"]), pytest.param("real", marks=pytest.mark.gpu)],
-    indirect=True,
-)
-
-
-@MOSTLY_CPU
 def test_speeds_that_agree_are_stepped(backend):
     """Three states whose two speeds meet: the formula divides by their difference."""
     problem = Problem(build_model(MEETING, None), held("model_a").experiments)
@@ -227,7 +218,6 @@ def test_how_much_cancels_is_measured_in_the_weights_of_the_cost(backend):
     assert 0 < listed[0] < 9
 
 
-@MOSTLY_CPU
 def test_speeds_that_are_alike_and_gone_at_once(backend):
     """Two pairs of states at equilibrium within a sample, and what is slow between them."""
     document = {
@@ -307,7 +297,6 @@ def test_detailed_balance():
         assert keeps_detailed_balance(model, model.chains[0]) == kept
 
 
-@MOSTLY_CPU
 def test_a_circle_whose_rates_are_cut_at_their_bounds_is_stepped(backend):
     """Rates in detailed balance lose it where one of them is cut at a bound."""
     model = turning(DA="k/8", CD="2*k*exp(v/50)", DC="k*exp(v/50)")

@@ -82,7 +82,9 @@ def effect(folder: Path, file: str, told: bool) -> str:
         assert shown.exit_code == 0, shown.output
         seen.append(shown.output)
     # the reference takes minutes for a clamp
-    clamped = fit.has_currents and any(e.clamp is not None for e in fit.problem.experiments)
+    clamped = (
+        any(e.clamp is not None for e in fit.problem.experiments) if fit.has_currents else False
+    )
     if clamped:
         fit = replace(fit, problem=_with_clamps_as_parameters(fit.problem))
     scorer = make_scorer(fit, "cpu" if clamped else "reference")

@@ -8,28 +8,51 @@ candidates there are, so that a candidate's numbers do not depend on its company
 #: products of all columns of a candidate, and their sums.
 PROJECT_TANGENTS, WEIGH_TANGENTS = "projectTangents", "weighTangents"
 MULTIPLY_TANGENTS, CONCLUDE_TANGENTS = "multiplyTangents", "concludeTangents"
-#: Threads of a block of each, and rows of currents that a block of the products goes through.
-ALGEBRA_THREADS, ALGEBRA_ROWS = 128, 1024
+#: Threads of a block, and rows of currents that a block of the products goes through.
+ALGEBRA_THREADS, ALGEBRA_ROWS = 128, 256
 #: Rows of a product of matrices that a block computes.
-PROJECTED_ROWS = 64
+PROJECTED_ROWS = 16
+#: Threads of a block of the products, at most.
+_MOST_THREADS = 512
+
+
+def product_threads(width: int) -> int:
+    """Return the threads of a block that multiplies so many columns: one for each product."""
+    n_products = width * (width + 1) // 2
+    if 2 * n_products <= ALGEBRA_THREADS:
+        return ALGEBRA_THREADS  # which share the rows
+    return min(_MOST_THREADS, -(-n_products // 32) * 32)
+
 
 ALGEBRA = f"""
 // --- from currents to cost, gradient and Hessian -------------------------------------------------
 
-// The products of a matrix (height, depth) with matrices (n, depth, n_columns), to products
-// (n, height, n_columns). Every sum is taken in the order of depth, so that no number depends on
-// how many others there are. Block x has matrix x, block y some columns, block z some rows.
+// Some rows of the product of a matrix (height, depth) with those (depth, n_runs, width) of each
+// candidate, `from` rows of all candidates behind the first; to (height, n_runs, width), `to` rows
+// behind the first.
+struct Projection {{ int matrix, height, depth, n_runs, from, to, begin; }};
+
+// Rows begin .. end - 1 of `n_rows` that a candidate has behind `before` rows of all candidates, in
+// currents or projected; their targets begin at `target`.
+struct Part {{ int projected, before, n_rows, begin, end, target; }};
+
+// Every sum is taken in the order of depth, so that no number depends on how many others there
+// are. Block x has candidate x, block y projection y, block z some columns.
 extern "C" __global__ void {PROJECT_TANGENTS}(
-    const double *__restrict__ matrix, const int height, const int depth, const int n_columns,
-    const double *__restrict__ matrices, double *__restrict__ products) {{
+    const double *__restrict__ matrices, const Projection *__restrict__ projections,
+    const int width, const double *__restrict__ currents, double *__restrict__ products) {{
     constexpr int AT_ONCE = 8;  // rows, so that a number is read once for all of them
-    const int column = blockIdx.y*{ALGEBRA_THREADS} + threadIdx.x;
+    const Projection own = projections[blockIdx.y];
+    const int n_columns = own.n_runs*width, depth = own.depth;
+    const int column = blockIdx.z*{ALGEBRA_THREADS} + threadIdx.x;
     if (column >= n_columns) return;
-    matrices += (long long)blockIdx.x*depth*n_columns + column;
-    products += (long long)blockIdx.x*height*n_columns + column;
-    const int begin = blockIdx.z*{PROJECTED_ROWS}, end = min(height, begin + {PROJECTED_ROWS});
+    const long long n = gridDim.x, candidate = blockIdx.x;
+    currents += own.from*n*width + candidate*depth*n_columns + column;
+    products += own.to*n*width + candidate*own.height*n_columns + column;
+    const double *matrix = matrices + own.matrix;
+    const int end = min(own.height, own.begin + {PROJECTED_ROWS});
 #pragma unroll 1
-    for (int first = begin; first < end; first += AT_ONCE) {{
+    for (int first = own.begin; first < end; first += AT_ONCE) {{
         const double *rows[AT_ONCE];
         double sums[AT_ONCE] = {{}};
 #pragma unroll
@@ -37,7 +60,7 @@ extern "C" __global__ void {PROJECT_TANGENTS}(
             rows[r] = matrix + (long long)min(first + r, end - 1)*depth;
 #pragma unroll 2
         for (int k = 0; k < depth; ++k) {{
-            const double number = matrices[(long long)k*n_columns];
+            const double number = currents[(long long)k*n_columns];
 #pragma unroll
             for (int r = 0; r < AT_ONCE; ++r) sums[r] += rows[r][k]*number;
         }}
@@ -67,56 +90,52 @@ extern "C" __global__ void {WEIGH_TANGENTS}(
     }}
 }}
 
-// The inner product of columns i and j <= i of some rows. With a target it is that of a residual
-// that column 0 does not hold yet: the rows hold currents, and the target the recording.
-template <bool HAS_TARGET>
-__device__ __forceinline__ double product(
-    const double *__restrict__ rows, const double *__restrict__ target, const int width,
-    const int i, const int j, const int begin, const int end, const int step) {{
+// The inner product of columns i and j of some rows.
+INLINE double product(const double *rows, const int width, const int i, const int j,
+                      const int begin, const int end, const int step) {{
     double sum = 0.0;
 #pragma unroll 4
-    for (int row = begin; row < end; row += step) {{
-        double one = rows[(long long)row*width + i], other = rows[(long long)row*width + j];
-        if (HAS_TARGET && i == 0) one -= target[row];
-        if (HAS_TARGET && j == 0) other -= target[row];
-        sum += one*other;
-    }}
+    for (int row = begin; row < end; row += step)
+        sum += rows[(long long)row*width + i]*rows[(long long)row*width + j];
     return sum;
 }}
 
-// Inner products of the columns of rows (n, n_rows, width), in parts of {ALGEBRA_ROWS} rows:
-// entries (i, j <= i), row after row, to partial (parts, n, entries), from part `first` on. Where
-// there are targets (n_wells, n_targets), those of the rows begin at first_target, and a candidate
-// is compared with the well that `wells` (n) names, or with the only one where wells is null.
+// Inner products of the columns of a candidate's rows, of part blockIdx.y: entries (i, j <= i), row
+// after row, to partial (parts, n, entries). Where there are targets (n_wells, n_targets), they are
+// first subtracted from column 0, in place: in the loop over rows every thread would pay for that.
+// A candidate is compared with the well that `wells` (n) names, or the only one where it is null.
 extern "C" __global__ void {MULTIPLY_TANGENTS}(
-    const double *__restrict__ rows, const int n_rows, const int width, const int first,
-    const double *__restrict__ targets, const int n_targets, const int first_target,
-    const int *__restrict__ wells, double *__restrict__ partial) {{
+    double *currents, double *projected, const Part *__restrict__ parts, const int width,
+    const double *__restrict__ targets, const int n_targets, const int *__restrict__ wells,
+    double *__restrict__ partial) {{
     __shared__ double sums[{ALGEBRA_THREADS}];
+    const Part part = parts[blockIdx.y];
     const int n_entries = width*(width + 1)/2, lane = threadIdx.x/n_entries;
-    const int lanes = max(1, {ALGEBRA_THREADS}/n_entries), begin = blockIdx.y*{ALGEBRA_ROWS};
-    const int end = min(n_rows, begin + {ALGEBRA_ROWS});
-    rows += (long long)blockIdx.x*n_rows*width;
-    if (targets) targets += (wells ? (long long)wells[blockIdx.x]*n_targets : 0) + first_target;
-    partial += ((long long)(first + blockIdx.y)*gridDim.x + blockIdx.x)*n_entries;
-    for (int base = 0; base < n_entries; base += {ALGEBRA_THREADS}) {{
+    const int lanes = max(1, {ALGEBRA_THREADS}/n_entries), begin = part.begin, end = part.end;
+    const long long n = gridDim.x, candidate = blockIdx.x;
+    double *rows = part.projected ? projected : currents;
+    rows += (part.before*n + candidate*part.n_rows)*width;
+    if (targets) {{
+        targets += (wells ? (long long)wells[candidate]*n_targets : 0) + part.target;
+        for (int row = begin + threadIdx.x; row < end; row += blockDim.x)
+            rows[(long long)row*width] -= targets[row];
+        __syncthreads();
+    }}
+    partial += (blockIdx.y*n + candidate)*n_entries;
+    for (int base = 0; base < n_entries; base += blockDim.x) {{
         const int entry = base + threadIdx.x - lane*n_entries;
         const bool active = lane < lanes && entry < n_entries;
         int i = 0;
         while ((i + 1)*(i + 2)/2 <= entry) ++i;
         const int j = entry - i*(i + 1)/2;
-        double sum = 0.0;
-        if (active && targets)
-            sum = product<true>(rows, targets, width, i, j, begin + lane, end, lanes);
-        else if (active)
-            sum = product<false>(rows, targets, width, i, j, begin + lane, end, lanes);
-        sums[threadIdx.x] = sum;
-        __syncthreads();
-        if (active && lane == 0) {{
-            for (int other = 1; other < lanes; ++other) sum += sums[threadIdx.x + other*n_entries];
-            partial[entry] = sum;
+        double sum = active ? product(rows, width, i, j, begin + lane, end, lanes) : 0.0;
+        if (lanes > 1) {{
+            sums[threadIdx.x] = sum;
+            __syncthreads();
+            for (int other = 1; active && lane == 0 && other < lanes; ++other)
+                sum += sums[threadIdx.x + other*n_entries];
         }}
-        __syncthreads();
+        if (active && lane == 0) partial[entry] = sum;
     }}
 }}
 

@@ -6,6 +6,10 @@ solved for every state in which a piece may begin, so that all pieces of all can
 side by side (`composePieces`); the walk then goes from piece to piece, and from the states that it
 finds the currents and their derivatives follow by products (`replayPieces`).
 
+Of few candidates the runs at held voltages are taken side by side as well: a thread has the effect
+of one on any state (`composeHeld`), the walk goes from end to end of all runs, and the walk's
+kernel goes through each of them once more, from the state that was left there.
+
 A block of threads inverts the matrix K of a piece in registers (Gauss and Jordan, in place and
 without pivots, as the diagonal outweighs the rest of each column): each thread has elements that
 lie 16 rows and columns apart. Derivatives are dX = K^-1 (h dA X), of which only the open
@@ -24,6 +28,7 @@ from channelfit.scoring.layout import ramp_collocation as collocation
 
 #: Names of the kernels.
 COMPOSE_PIECES, REPLAY_PIECES = "composePieces", "replayPieces"
+COMPOSE_HELD = "composeHeld"
 #: Threads of a block that solves a piece.
 PIECE_THREADS = 256
 #: States of a scheme, at most: more would not fit the memory of any GPU's blocks.
@@ -98,7 +103,7 @@ def write_pieces(w: CudaWriter, channel: CudaChannel) -> None:
         else:
             w("Dual drive[N_TERMS];", "createDrives(v, p, drive, status);")
             w(f"return {channel.sum_of_terms('drive', lone=True)};")
-    w(*_TEXT.splitlines())
+    w(*_TEXT.replace("@CHAIN", f"chain{index}").splitlines())
 
 
 def _table(name: str, rows: np.ndarray) -> str:
@@ -325,6 +330,44 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
         const int code = worst == 127 ? NOT_FINITE : worst;
         statuses[(long long)blockIdx.y*n + candidate] = (signed char)code;
     }}
+}}
+
+// The effect of n samples at a held voltage on any state, `blockIdx.y` of `held`, to composite
+// `first` and on; thread i as in the walk.
+struct Held {{ double v, dt; int n, unused; }};
+
+extern "C" __global__ void {COMPOSE_HELD}(
+    const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
+    const int n_free, const int n_groups, const Held *__restrict__ held, const int first,
+    double *__restrict__ composites, signed char *__restrict__ statuses) {{
+    const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x, n_threads = n*n_groups;
+    if (i >= n_threads) return;
+    const int candidate = int(i/n_groups), group = int(i % n_groups);
+    const Held run = held[blockIdx.y];
+    Dual p[N_PARAMETERS], q[N_RATES];
+    seed(parameters, n, candidate, free, n_free, group*TANGENTS, p);
+    int status = OK;
+    createQmat(run.v, p, q, status);
+    Propagators power;
+    createPropagators(q, run.dt, power);
+    Composite c;
+    unit(c.whole);
+#pragma unroll 1
+    for (int left = run.n; left; left >>= 1) {{
+        if (left & 1) {{
+            Dual product[N][N];
+            multiply(power.@CHAIN, c.whole, product);
+#pragma unroll(N <= KEPT ? N : 1)
+            for (int r = 0; r < N; ++r) {{
+#pragma unroll
+                for (int k = 0; k < N; ++k) c.whole[r][k] = product[r][k];
+            }}
+            closeColumns(c.whole);
+        }}
+        if (left > 1) square(power);
+    }}
+    store(c, composites + placeOf<Composite>(first + blockIdx.y, n_threads, i), n_threads);
+    if (group == 0) statuses[(long long)blockIdx.y*n + candidate] = (signed char)status;
 }}
 
 // The rows of piece blockIdx.y, from the state that the walk found; thread i as in the walk. A

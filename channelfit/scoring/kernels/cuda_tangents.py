@@ -236,7 +236,8 @@ struct Step {{ int source, target, level, steps, run, point, lead, unused; }};
 struct Move {{
     double dt;
     int n, n_sub, nodes, source, target, run;
-    int first, n_segments;  // its segments, where it is cut
+    int first, n_segments;  // its segments, where it is cut; without any it takes up a state
+    int left, unused;       // the first place of states that are left for a replay
 }};
 
 // The place of the currents of a run, times `root`: point k to row first + k*stride of an array
@@ -436,13 +437,17 @@ _ENDS = """
 INLINE void walkMove(const Move &move, const double *, const Dual *, const Dual &, const Dual &,
                      const Scratch &scratch, Dual *x, const Trace &, int &status) {
     const long long i = scratch.thread, n = scratch.n_threads;
+    State state;
+    if (move.n_segments == 0) {
+        load(scratch.states + placeOf<State>(move.left, n, i), n, state);
+        for (int k = 0; k < N_X; ++k) x[k] = state.x[k];
+    }
 #pragma unroll 1
-    for (int s = move.first; s < move.first + move.n_segments; ++s) {
-        State state;
+    for (int s = 0; s < move.n_segments; ++s) {
         Composite c;
         for (int k = 0; k < N_X; ++k) state.x[k] = x[k];
-        if (move.n) store(state, scratch.states + placeOf<State>(s, n, i), n);
-        load(scratch.composites + placeOf<Composite>(s, n, i), n, c);
+        if (move.n) store(state, scratch.states + placeOf<State>(move.left + s, n, i), n);
+        load(scratch.composites + placeOf<Composite>(move.first + s, n, i), n, c);
         through(c, x);
         check(x, status);
     }
