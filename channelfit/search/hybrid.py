@@ -5,6 +5,8 @@ side by side. Those that fall behind are dropped on the way, and the last few st
 together with the starts of the next round. From the second round on, half of the starts come from
 known solutions: the best one with some coordinates from another one, or drawn anew.
 
+On a GPU the rounds that are left to try before an end are made side by side.
+
 The search ends when enough starts that knew nothing of each other have arrived at the same lowest
 cost and a round of such relatives brought nothing better; or when several rounds in a row, and a
 look around the best solution, brought nothing; and at once where the cost is nothing but the
@@ -159,7 +161,9 @@ class Hybrid(Search):
         under_way: _UnderWay | None = None
         idle = 0
         while idle < self.patience:
-            pool = yield from self._scan(objective, random, found)
+            # a GPU takes as long for a few starts as for many: it need not wait for each round
+            beside = self.patience - idle if objective.on_gpu and found is not None else 1
+            pool = yield from self._scan(objective, random, found, beside)
             before = _least(found)
             for wave in _waves(pool, found is None and not objective.on_gpu):
                 under_way = yield from self._refine(
@@ -172,7 +176,7 @@ class Hybrid(Search):
                     self.ended = "the fit is perfect: what is left of the cost is rounding"
                     return
             gained = _least(found) < before * (1 - SAME) and before > objective.floor
-            idle = 0 if gained else idle + 1
+            idle = 0 if gained else idle + beside
             if found is None or under_way is None or not idle:
                 continue
             explored = _explored(found, self.agree)
@@ -181,6 +185,7 @@ class Hybrid(Search):
             found = yield from _finished(objective, found, under_way)
             self._compare(found, objective.floor)
             if explored or (self.agreement is not None and self.agreement.agree):
+                idle = 0 if explored else idle
                 break
             # no other start arrives here: is it a minimum, or a ripple on the way to one?
             before, under_way = _least(found), under_way.take(_NONE)
@@ -202,20 +207,20 @@ class Hybrid(Search):
         return f"{idle} round{'s' * (idle > 1)} without a gain{doubt}"
 
     def _scan(
-        self, objective: Objective, random: np.random.Generator, found: _Found | None
+        self, objective: Objective, random: np.random.Generator, found: _Found | None, beside: int
     ) -> Generator[Generation, None, _Found]:
-        """Score the points of a round and choose the starts among them by cost."""
-        parts = []
+        """Score the points of some rounds and choose the starts among them by cost."""
+        parts, starts, scan = [], beside * self.starts, beside * self.scan
         if found is None and self.initial is not None:
             cost = yield from _scored(objective, self.initial, "known values")
             parts.append(_chosen(self.initial, cost, len(cost), fresh=False))
-        n_fresh = self.starts if found is None else self.starts - self.starts // 2
-        unit = objective.sample(self.scan * n_fresh // self.starts, random)
+        n_fresh = starts if found is None else starts - beside * (self.starts // 2)
+        unit = objective.sample(scan * n_fresh // starts, random)
         cost = yield from _scored(objective, unit, "scanning")
         parts.append(_chosen(unit, cost, n_fresh, fresh=True))
-        n = self.starts - n_fresh
+        n = starts - n_fresh
         if found is not None and n:  # a single start is always a fresh one
-            unit = _children(objective, found, self.scan * n // self.starts, random)
+            unit = _children(objective, found, scan * n // starts, random)
             cost = yield from _scored(objective, unit, "crossing")
             # the lowest, but not all of them near the best; and the lowest of every few
             lowest = _distinct(unit, cost, n - n // 2, found.best())
@@ -239,7 +244,8 @@ class Hybrid(Search):
         """
         before = objective.evaluations
         under_way = _begun(objective, pool, others)
-        few = -(-len(under_way.fresh) // 6) if len(under_way.fresh) >= _LEADERS else 0
+        n = len(under_way.fresh)
+        few = -(-min(n, self.starts) // 6) if n >= _LEADERS else 0
         for _ in range(_MOST_ITERATIONS):
             starts = under_way.starts
             yield _generation(objective, starts, objective.evaluations - before, "refining")

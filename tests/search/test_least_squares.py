@@ -160,6 +160,13 @@ def test_no_iteration_makes_a_start_worse_or_leaves_the_cube(seed, n):
         assert (values[0, inside] + values[2, inside] <= 5).all()
 
 
+def on_gpu(residuals: object) -> Residuals:
+    """A scorer that says it is on a GPU."""
+    scorer = Residuals(residuals)
+    scorer.backend = "cuda"
+    return scorer
+
+
 # --- hybrid ------------------------------------------------------------------------------------
 
 
@@ -178,6 +185,31 @@ def hybrid(scorer: Residuals, n: int, seed: int = 0, stop: StopRules | None = No
 def test_it_arrives_from_every_seed(seed):
     result = hybrid(Residuals(valleys), 4, seed)
     np.testing.assert_allclose(result.values, 0.3, atol=1e-6)
+
+
+def test_a_gpu_makes_the_rounds_that_patience_asks_for_side_by_side():
+    """As many starts in fewer iterations, to the same point."""
+
+    def never_perfect(x: np.ndarray) -> np.ndarray:
+        return np.append(valleys(x), 1.0)
+
+    few = {"scan": 100, "starts": 16}
+    one, other = hybrid(Residuals(never_perfect), 2, **few), hybrid(on_gpu(never_perfect), 2, **few)
+    for result in (one, other):
+        np.testing.assert_allclose(result.values, 0.3, atol=1e-6)
+        assert result.stop_reason.startswith("4 rounds without a gain")
+    starts = [result.agreement["independent_starts"] for result in (one, other)]
+    assert starts[1] >= starts[0]
+    assert other.generations < 0.6 * one.generations
+
+
+def test_starts_that_agree_are_the_reason_on_a_gpu_too():
+    result = optimize(
+        make_optimizer("hybrid", {"scan": 40, "starts": 16}, 4, 0),
+        Objective(space(4, -4.0, 4.0), on_gpu(decays)),
+        StopRules(),
+    )
+    assert "independent starts agree" in result.stop_reason
 
 
 def test_a_start_still_under_way_that_is_the_lowest_is_followed_to_its_end():
