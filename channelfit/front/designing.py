@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.design.criteria import KINDS as CRITERIA
-from channelfit.design.plan import DesignPlan, DesignTasks, ensemble, open_parameters
-from channelfit.design.waveform import KINDS, Limits
+from channelfit.designs.criteria import KINDS as CRITERIA
+from channelfit.designs.plan import DesignPlan, DesignTasks, ensemble, open_parameters
+from channelfit.designs.waveform import KINDS, Limits
 from channelfit.front import kinds
 from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
 from channelfit.front.result import Fit
@@ -136,7 +136,7 @@ class Design:
 
     def plot(self) -> Figure:
         """Draw the command, the currents, and what each segment tells of each parameter."""
-        from channelfit.design.picture import design_figure  # loads Matplotlib
+        from channelfit.designs.picture import design_figure  # loads Matplotlib
         from channelfit.front.pictures import shown_in_notebooks
 
         plan = self._plan

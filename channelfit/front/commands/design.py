@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import click
 
-from channelfit.design.plan import DesignTasks
+from channelfit.designs.plan import DesignTasks
 from channelfit.front.commands.inputs import load_channel
 from channelfit.front.designing import design_plan, designed
 from channelfit.front.fitting import workers

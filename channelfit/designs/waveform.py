@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from channelfit.design.information import Pieces
+from channelfit.designs.information import Pieces
 
 Array: TypeAlias = Any  # of floats
 

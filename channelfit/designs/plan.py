@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from channelfit.design.criteria import Criterion
-from channelfit.design.information import Informed
-from channelfit.design.waveform import Limits, Waveform
+from channelfit.designs.criteria import Criterion
+from channelfit.designs.information import Informed
+from channelfit.designs.waveform import Limits, Waveform
 from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol

@@ -10,10 +10,10 @@ import pytest
 from scipy.integrate import quad
 
 import channelfit as cf
-from channelfit.design.criteria import KINDS, Criterion
-from channelfit.design.information import Informed, Pieces
-from channelfit.design.plan import DesignTasks
-from channelfit.design.waveform import Limits, Waveform
+from channelfit.designs.criteria import KINDS, Criterion
+from channelfit.designs.information import Informed, Pieces
+from channelfit.designs.plan import DesignTasks
+from channelfit.designs.waveform import Limits, Waveform
 from channelfit.front.designing import design_plan, segments_of
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model, load_model

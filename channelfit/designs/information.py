@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from channelfit.design.criteria import Criterion
-from channelfit.design.derivatives import Derivatives, Generators
+from channelfit.designs.criteria import Criterion
+from channelfit.designs.derivatives import Derivatives, Generators
 from channelfit.model.channel import ChannelModel
 from channelfit.reading.errors import InputError
 
