@@ -394,7 +394,7 @@ def draw(series: dict[str, Any], file: Path) -> None:
         ):
             axes.loglog(wells, each * wells, ":", color=color, label=f"{name}, processor")
         axes.set(xlabel="wells", ylabel="time (s)")
-        axes.legend(frameon=False, fontsize=8)
+        figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=7)
         axes.grid(visible=True, which="major", alpha=0.25)
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file)

@@ -42,7 +42,7 @@ ALL_MEASURES = {**MEASURES, **RESIDUAL_MEASURES}
 _POINTS = 600
 
 #: Wells of a task, by backend: on a GPU a plate. Each task scans the parameter space anew, which
-#: takes as long as the fits of some fifty wells.
+#: takes as long as the fits of a dozen wells, or of some hundred where none reaches its noise.
 _SIZE, _SIZES = 128, {"cuda": 384}
 #: Threads that read wells. They save time while the disk is waited for. Since Python runs in one
 #: thread at a time, more of them would wait for each other.
