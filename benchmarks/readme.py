@@ -219,6 +219,18 @@ def _chains_on_a_core() -> Iterator[Statement]:
         yield "states", f"| {n} | {' | '.join(digits(x, 2) for x in speeds)} |"
 
 
+def _published_on_a_core() -> Iterator[Statement]:
+    """Yield candidates a second of one core, of published schemes over their full ranges."""
+    rows = results("states_models_cpu")
+    for name in dict.fromkeys(key.split(" x ")[0] for key in rows):
+        speeds = (
+            value(rows, f"{name} x {samples} samples: cpu, {way}")
+            for samples in (500, 5000)
+            for way in ("stepping", "moments")
+        )
+        yield "states --models", f"| `{name}` | {' | '.join(digits(x, 2) for x in speeds)} |"
+
+
 def on_a_processor() -> Iterator[Statement]:
     """Scores, errors and waits on two cores."""
     rows = results("scoring")
@@ -229,6 +241,7 @@ def on_a_processor() -> Iterator[Statement]:
         label = digits(x, 4 if x >= 1e6 else 3)
         yield "scoring", f"| {name} | {label} | {digits(row['ratio'], 3)} |"
     yield from _chains_on_a_core()
+    yield from _published_on_a_core()
     speed = value(rows, "cpu, float64, 1 core")
     yield "scoring", f"{digits(speed, 1)} sets a second and core"
     gate = value(rows, "states: k_hh_gate (2)") / value(rows, "states: k_hh (5)")

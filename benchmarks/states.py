@@ -184,6 +184,7 @@ def prepared(scheme: int | str, samples: int, backend: str) -> tuple[Problem, Sc
     model = scheme_of(scheme)
     p, few = problem(model, paper_protocols(samples)), candidates(model, CHECKED, seed=2)
     theirs = [partial(Baseline2012, p, stored=s, unroll=u) for s in STORED for u in UNROLLED]
+    theirs = [] if isinstance(scheme, str) else theirs
     ours = [partial(way.build, p) for way in OURS]
     for build in (*theirs, *ours) if backend == "cuda" else ():
         scorer, _ = attempt(build)
