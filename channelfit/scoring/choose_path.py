@@ -89,7 +89,7 @@ def reason_against_moments(problem: Problem) -> str | None:
 _MOST_MOMENT_STATES = 16
 #: The share of candidates that Chebyshev's moments must serve: a GPU steps a few others as slowly
 #: as many, and on a CPU they are resolvents'.
-_LEAST_SERVED = {"cuda": 0.999, "cpu": 0.75}
+LEAST_SERVED = {"cuda": 0.999, "cpu": 0.75}
 #: A run with fewer moments is not faster for that.
 _LEAST_MOMENTS = 24.0
 #: Tables that moments on a GPU are worth, of some hundredths of a second each.
@@ -136,7 +136,7 @@ def _costs_of_moments(problem: Problem, each: PathCosts, backend: str) -> tuple[
     n, edges, found = len(chain.states), chain.transitions, ladder(problem, oscillating)
     runs = len(found.walk.runs)
     moments = each.moment * max(found.degree, _LEAST_MOMENTS) * len(edges) / (2 * max(1, n - 1))
-    if found.served < _LEAST_SERVED[backend]:
+    if found.served < LEAST_SERVED[backend]:
         moments = np.inf
     tables = sum(top - found.lowest + 1 for top in found.highest.values())
     if backend == "cuda" and tables > _MOST_TABLES:

@@ -11,6 +11,7 @@ import numpy as np
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Problem
+from channelfit.scoring.choose_path import LEAST_SERVED
 from channelfit.scoring.cuda_launch import Program
 from channelfit.scoring.cuda_modes import HeldScorer
 from channelfit.scoring.kernels.cuda_moments import (
@@ -53,9 +54,8 @@ RUNG = np.dtype(
 _ROWS = TILES * TILE
 #: Candidates of a launch from which on sorting them takes less time than it saves.
 _SORTED_FROM = 1 << 14
-#: The part of candidates that Chebyshev's tables must serve, and moments of a run beyond which
-#: those of resolvents are fewer.
-LEAST_SERVED, _GREATEST_DEGREE = 0.999, 150.0
+#: Moments of a run beyond which those of resolvents are fewer.
+_GREATEST_DEGREE = 150.0
 
 
 class FragmentTables:
@@ -172,7 +172,7 @@ def prefers_resolvents(model: ChannelModel, found: Ladder) -> bool:
     entries = [(index[t.source], index[t.target], 0) for t in chain.transitions]
     if not Elimination(len(chain.states), entries).pays:
         return False
-    return found.served < LEAST_SERVED or found.degree > _GREATEST_DEGREE
+    return found.served < LEAST_SERVED["cuda"] or found.degree > _GREATEST_DEGREE
 
 
 class CudaMoments(HeldScorer):

@@ -307,7 +307,7 @@ def test_jobs_lists_and_blocks_on_a_gpu(device, monkeypatch):
     """Runs that jobs share, warps that are not full, candidates too stiff for the tables, sorted or
     in the order in which they are given.
     """
-    monkeypatch.setattr(cuda_moments, "LEAST_SERVED", 0.0)
+    monkeypatch.setitem(cuda_moments.LEAST_SERVED, "cuda", 0.0)
     monkeypatch.setattr(cuda_moments, "_GREATEST_DEGREE", np.inf)
     problem = Problem(chain(11, 1e-3, 1e4), held("model_a").experiments)
     values = np.geomspace(1e-3, 0.3, 35)[None]
