@@ -65,8 +65,9 @@ class WellCosts(Objective):
 
     @cached_property
     def attainable(self) -> np.ndarray:
-        """The costs (n_wells,) below which noise hides any gain; 0 where that is not known."""
-        return np.zeros(self.n_wells) if self.prior_weight else self.scorer.attainable
+        """The costs (2, n_wells) below which noise hides any gain; 0 where that is not known."""
+        nothing = np.zeros((2, self.n_wells))
+        return nothing if self.prior_weight else self.scorer.attainable
 
     @cached_property
     def open(self) -> OpenParameters:
@@ -133,10 +134,10 @@ class SharedProtocolCosts(WellCosts):
 
     @cached_property
     def attainable(self) -> np.ndarray:
-        """The costs (n_wells,) of all families; see `WellCosts.attainable`."""
-        found = np.empty(self.n_wells)
+        """The costs (2, n_wells) of all families; see `WellCosts.attainable`."""
+        found = np.empty((2, self.n_wells))
         for own, wells in self.families:
-            found[own] = wells.attainable
+            found[:, own] = wells.attainable
         return found
 
     def linearize(self, unit: np.ndarray, well: np.ndarray | None = None) -> Local:

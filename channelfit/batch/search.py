@@ -314,9 +314,14 @@ class _Best:
         enough = self.agreed(np.arange(len(self.cost))) >= _AGREE
         return np.asarray(enough | self.at_noise(wells))
 
+    def doubtful(self, wells: WellCosts) -> np.ndarray:
+        """Return (n_wells,) whether a well that no descent has confirmed is high for its noise."""
+        single = self.agreed(np.arange(len(self.cost))) < _AGREE
+        return np.asarray(single & (self.cost > wells.attainable[0]))
+
     def at_noise(self, wells: WellCosts) -> np.ndarray:
         """Return (n_wells,) whether noise hides what a well may gain."""
-        return np.asarray(self.cost <= wells.attainable)
+        return np.asarray(self.cost <= wells.attainable[1])
 
     def agreed(self, some: np.ndarray) -> np.ndarray:
         """Return how many descents reached the lowest cost of their well, for some wells (n,)."""
@@ -394,8 +399,8 @@ def _exchange(
 ) -> np.ndarray:
     """Refine the best n solutions of some wells in each of others that may gain by them.
 
-    A well may gain that has tried none, that is not settled, or that another's solution fits better
-    as it is.
+    A well may gain that has tried none, that is not settled or doubtful, or that another's solution
+    fits better as it is.
 
     Returns: the wells that gained.
     """
@@ -407,7 +412,8 @@ def _exchange(
     # a point that was tried before and is no better now need not be refined again
     better = np.isfinite(tried.cost) & (tried.cost < found.tried * (1 - SAME))
     for k in range(len(better)):
-        may_gain = ~found.settled(wells) | (tried.cost[k] < found.cost) | np.isinf(found.tried)
+        may_gain = ~found.settled(wells) | found.doubtful(wells) | np.isinf(found.tried)
+        may_gain |= tried.cost[k] < found.cost
         for some in _blocks(wells, takers[(better[k] & may_gain)[takers]]):
             unit = wells.placed(own[:, tried.which[k, some]], tried.solved[k][:, some])
             gained.append(found.refine(wells, unit, some))

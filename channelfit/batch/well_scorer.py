@@ -13,7 +13,7 @@ from channelfit.problem.experiment import Problem
 from channelfit.scoring.scorer import Linearization, Score, Scorer
 
 #: Standard deviations of a sum of squares that count as noise.
-_DEVIATIONS = 3.0
+_DEVIATIONS = np.array([1.0, 3.0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +39,13 @@ class CrossProducts:
 def attainable(
     outside: np.ndarray, total_weight: np.ndarray, n_samples: int, n_residuals: int
 ) -> np.ndarray:
-    """Return costs (n_wells,) below which a candidate differs from the recording by noise alone.
+    """Return costs (2, n_wells) below which a candidate differs from the recording by noise alone.
 
     No candidate changes the squares that lie outside of the space of all traces, so these measure
     white noise. As much noise for each dimension is left in that space by the true parameters, up
-    to three standard deviations of such a sum of squares, more than which one well in a thousand
-    has by chance. Of slow noise more is left, and of a model that is not the cell's: costs are then
-    higher, whichever the candidate.
+    to some standard deviations of such a sum of squares: one, more than which a well in eight has
+    by chance, or three, one in a thousand. Of slow noise more is left, and of a model that is not
+    the cell's: costs are then higher, whichever the candidate.
 
     Arguments:
         outside: (n_wells,) pA^2. total_weight: (n_wells,).
@@ -53,8 +53,8 @@ def attainable(
     """
     n_outside = n_samples - n_residuals
     if n_outside < n_residuals:
-        return np.zeros_like(outside)  # too few to measure noise
-    inside = (n_residuals + _DEVIATIONS * math.sqrt(2 * n_residuals)) / n_outside
+        return np.zeros((2, len(outside)))  # too few to measure noise
+    inside = (n_residuals + _DEVIATIONS[:, None] * math.sqrt(2 * n_residuals)) / n_outside
     found: np.ndarray = outside * (1 + inside) / total_weight
     return found
 
@@ -74,7 +74,7 @@ class WellScorer(Scorer):
         squares: (n_wells,), the weighted sum of the squares of the data, pA^2.
         backend: "cpu" or "cuda".
         solves: whether `cross_products` can leave parameters open.
-        attainable: (n_wells,) pA^2, see `attainable`; 0 where it is not known.
+        attainable: (2, n_wells) pA^2, see `attainable`; 0 where it is not known.
         at_once: wells whose candidates come best in the same calls.
     """
 

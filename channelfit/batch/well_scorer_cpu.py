@@ -159,7 +159,7 @@ class OneByOne(WellScorer):
         wells = family.wells.tolist()
         self._data = np.array([self._roots * counted.data(family.problems[k]) for k in wells])
         self.squares = np.array([d @ d for d in self._data])
-        self.attainable = np.zeros(self.n_wells)
+        self.attainable = np.zeros((2, self.n_wells))
 
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return cost, gradient and Hessian; see `WellScorer.linearize`."""
@@ -203,7 +203,7 @@ class Unscored(WellScorer):
     def __init__(self, family: Family) -> None:
         self.problem, self.n_wells = family.problem, len(family.wells)
         self.total_weight, self.squares = np.zeros(self.n_wells), np.zeros(self.n_wells)
-        self.attainable = np.zeros(self.n_wells)
+        self.attainable = np.zeros((2, self.n_wells))
 
     def _linearized(self, parameters: np.ndarray, well: np.ndarray) -> Linearization:
         """Return failures, with derivatives of 0."""

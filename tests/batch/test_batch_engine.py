@@ -338,8 +338,9 @@ def test_noise_alone_is_told_from_a_misfit_and_slow_noise(leaky):
     everyone = np.arange(40)
     cost = scorer.linearize(truth, everyone).cost
     within = cost <= scorer.attainable
-    assert within.mean() > 0.97  # three standard deviations above the mean
-    assert scorer.attainable == pytest.approx(np.full(40, 2.0**2), rel=0.3)
+    assert 0.7 < within[0].mean() < 0.97  # a standard deviation above the mean
+    assert within[1].mean() > 0.97  # and three
+    assert scorer.attainable == pytest.approx(np.full((2, 40), 2.0**2), rel=0.3)
     off = truth * np.exp(0.3 * np.random.default_rng(1).standard_normal(truth.shape))
     assert not (scorer.linearize(off, everyone).cost <= scorer.attainable).any()
     # the same power of noise, slow: it lies where candidates are, and more is left than expected
@@ -365,7 +366,7 @@ def test_wells_that_reach_their_noise_spare_most_of_a_scan(leaky, monkeypatch):
     fits = fit_wells(leaky, problems, SETTINGS)
     assert sum(simulated) < SETTINGS.scan / 2
     simulated.clear()  # where that is not known, two descents have to agree
-    unknown = property(lambda self: np.zeros(self.n_wells))
+    unknown = property(lambda self: np.zeros((2, self.n_wells)))
     monkeypatch.setattr(WellCosts, "attainable", unknown)
     sure = fit_wells(leaky, problems, SETTINGS)
     assert sum(simulated) > SETTINGS.scan
