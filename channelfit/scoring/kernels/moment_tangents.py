@@ -300,6 +300,29 @@ def _add_squares(x, out):
                 row[first + lane] = total[lane]
 
 
+def _add_residuals(
+    groups, tables, target, root, s, ds, state, partials, slope, v, m, z, jacobian, normal
+):
+    """Add the products of a run's residuals and of their derivatives to normal (width, width).
+
+    groups: of its table. target: the recording along the directions, pA. root: of the weight. s,
+    ds (width,): conductance times driving force, with derivatives. z, jacobian: scratch.
+    """
+    at = 0
+    for group in range(groups.shape[0]):
+        begin = groups[group, 1]
+        _project(tables[begin : begin + groups[group, 0] * TOGETHER], m, z)
+        for r in range(TOGETHER):
+            row = jacobian[r]
+            _carry(z[r], state, partials, slope, v, row)
+            is_open = row[0]
+            for d in range(row.shape[0]):
+                row[d] = root * (s * row[d] + ds[d] * is_open)
+            row[0] -= root * target[at]
+            at += 1
+        _add_squares(jacobian, normal)
+
+
 def _judged(normal, lost, squares, theta, free):
     """Return whether rounding may have spoiled a residual or a derivative: DONE or DOUBTED.
 
@@ -452,18 +475,22 @@ def momentNormals(
                         lost[d] += weight * values[run, 1] * (error * error)
                     root, at = sqrt(weight), target_of[run, rung]
                     normal[0, 0] += weight * targets[at]
-                    for group in range(shape[2], shape[3]):
-                        begin = groups[group, 1]
-                        _project(tables[begin : begin + groups[group, 0] * TOGETHER], m, z)
-                        for r in range(TOGETHER):
-                            row = jacobian[r]
-                            _carry(z[r], p0, partials, slope, v, row)
-                            is_open = row[0]
-                            for d in range(width):
-                                row[d] = root * (s * row[d] + ds[d] * is_open)
-                            at += 1
-                            row[0] -= root * targets[at]
-                        _add_squares(jacobian, normal)
+                    _add_residuals(
+                        groups[shape[2] : shape[3]],
+                        tables,
+                        targets[at + 1 :],
+                        root,
+                        s,
+                        ds,
+                        p0,
+                        partials,
+                        slope,
+                        v,
+                        m,
+                        z,
+                        jacobian,
+                        normal,
+                    )
                 if target >= 0:
                     for i in range(n_states):
                         _carry(at_end[i], p0, partials, slope, v, moved[i])
