@@ -19,16 +19,22 @@ from channelfit.scoring.layout.clamp_grid import (
     COMMAND,
     LENGTH,
     LEVELS,
+    PER_STEP,
     RISE,
     WIDTH,
     ClampGrid,
     grid,
 )
-from channelfit.scoring.layout.low_pass import PER_MODE, modes, step_tables
+from channelfit.scoring.layout.clamp_samples import SampleRows, sample_rows
+from channelfit.scoring.layout.low_pass import N_POLY, PER_MODE, modes, step_tables
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.machine.threads import usable_cores
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 
+#: Of meshes whose samples are read one by one.
+NO_ROWS = SampleRows(
+    np.empty((0, N_POLY + 1)), np.empty(0, np.int64), np.empty((0, 2), np.int64), 0.0
+)
 #: The error on the finest mesh beyond which a candidate fails: nothing holds its membrane.
 _HOPELESS = 5e-3
 #: ms: steps of a rest. The first are with no current through the series resistance.
@@ -48,9 +54,10 @@ def common_clamp(problem: Problem) -> Clamp:
 
 @dataclass(frozen=True, eq=False)
 class Laid:
-    """A mesh with the tables of the filter beside its steps, and the steps of a rest."""
+    """A mesh with its samples, tables of the filter beside its steps, and the steps of a rest."""
 
     grid: ClampGrid
+    samples: SampleRows
     steps: np.ndarray
     rests: np.ndarray
     modes: np.ndarray
@@ -75,9 +82,12 @@ def laid(experiments: list[Experiment], clamp: Clamp, level: int, scored: bool) 
         tables = step_tables(poles, made.steps[:, LENGTH]).reshape(len(made.steps), -1)
         width += len(poles) * PER_MODE
     rests = np.zeros((len(made.holding), len(_RESTS), width))
-    rests[..., LENGTH] = _RESTS
+    rests[..., LENGTH], rests[..., PER_STEP] = _RESTS, 1 / _RESTS
     rests[..., COMMAND:RISE] = made.holding[:, None, None]
-    return Laid(made, np.ascontiguousarray(np.hstack([made.steps, tables])), rests, constants)
+    fixed = scored and not clamp.delay.free_symbols
+    samples = sample_rows(made, float(clamp.delay)) if fixed else NO_ROWS
+    steps = np.ascontiguousarray(np.hstack([made.steps, tables]))
+    return Laid(made, samples, steps, rests, constants)
 
 
 class Raw(NamedTuple):
@@ -109,6 +119,7 @@ class ClampScorer(ChannelScorer):
         self.source_hash = hashlib.sha256(self.source_text.encode()).hexdigest()[:16]
         self.n_threads = usable_cores()
         self._meshes: dict[tuple[int, bool], Laid] = {}
+        self._first_levels: dict[bool, int] = {}
 
     @cached_property
     def _differentiated(self) -> Any:
@@ -143,6 +154,15 @@ class ClampScorer(ChannelScorer):
         """Return cost, gradient and Hessian: the derivatives of the discrete steps."""
         return self._refined(bool(self.free), self._scorable(parameters))
 
+    def _first_level(self, scored: bool) -> int:
+        """Return the mesh on which candidates begin: that on which the model's own values end."""
+        if scored not in self._first_levels:
+            values = self.problem.model.values()[:, None]
+            errors = (self._run(False, values, k, not scored)[1][0] for k in range(len(LEVELS) - 1))
+            within = [e < level.tolerance for e, level in zip(errors, LEVELS, strict=False)]
+            self._first_levels[scored] = within.index(True) if True in within else 0
+        return self._first_levels[scored]
+
     def _refined(
         self, derived: bool, parameters: np.ndarray, trace: np.ndarray | None = None
     ) -> Linearization:
@@ -150,7 +170,7 @@ class ClampScorer(ChannelScorer):
         n_parameters, n = parameters.shape
         out = Linearization.empty(n_parameters, n)
         left = np.arange(n)
-        for level in range(len(LEVELS)):
+        for level in range(self._first_level(trace is None), len(LEVELS)):
             some = np.ascontiguousarray(parameters[:, left])
             part, error, predicted = self._run(derived, some, level, trace is not None)
             last = level + 1 == len(LEVELS)
@@ -182,7 +202,8 @@ class ClampScorer(ChannelScorer):
         n_parameters, n = parameters.shape
         raw = self._launched(derived, parameters, level, tracing)
         total = 1.0 if tracing else self.grid(level, True).grid.weight.sum()
-        cost, status = raw.cost / total, raw.status
+        constant = self.grid(level, not tracing).samples.constant
+        cost, status = (raw.cost + constant) / total, raw.status
         status[(status == OK) & ~np.isfinite(cost) & (raw.error < LEVELS[level].tolerance)] = (
             NOT_FINITE
         )
@@ -215,10 +236,11 @@ class ClampScorer(ChannelScorer):
             mesh.grid.holding,
             mesh.grid.sweeps,
             mesh.steps,
-            mesh.grid.jumped,
+            mesh.grid.kinds,
             mesh.rests,
         ]
         arguments += [mesh.modes, mesh.grid.times, mesh.grid.data, mesh.grid.weight]
+        arguments += mesh.samples[:3]
         arguments += [*out[:4], tracing, *out[4:]]
         run = generated(source.text, "runSweeps")
         shared_kernel(run, parameters, arguments, source.lanes, self.n_threads)

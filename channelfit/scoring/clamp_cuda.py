@@ -108,10 +108,10 @@ class ClampCudaScorer(ClampScorer):
         """Return the kernel's arguments for the mesh; arrays go to the device once."""
         grid = mesh.grid
         if (level, tracing) not in self._arrays:
-            host = [grid.holding, grid.sweeps, mesh.steps, grid.jumped, mesh.rests, mesh.modes]
-            host += [grid.times, grid.data, grid.weight]
+            host = [grid.holding, grid.sweeps, mesh.steps, grid.kinds, mesh.rests, mesh.modes]
+            host += [grid.times, grid.data, grid.weight, *mesh.samples[:3]]
             self._arrays[level, tracing] = [self.xp.asarray(array) for array in host]
-        holding, sweeps, steps, jumped, rests, *others = self._arrays[level, tracing]
+        holding, sweeps, steps, kinds, rests, *others = self._arrays[level, tracing]
         return [
             holding,
             np.int32(len(grid.holding)),
@@ -119,7 +119,7 @@ class ClampCudaScorer(ClampScorer):
             np.int32(len(grid.sweeps)),
             steps,
             np.int32(mesh.steps.shape[1]),
-            jumped,
+            kinds,
             rests,
             np.int32(mesh.rests.shape[1]),
             *others,

@@ -8,6 +8,7 @@ from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import sympy
@@ -33,6 +34,7 @@ from channelfit.scoring.kernels.clamp_cuda import ClampCudaSource
 from channelfit.scoring.layout.clamp_grid import LEVELS
 from channelfit.scoring.layout.low_pass import N_POLY, bessel_poles, modes, step_tables
 from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.machine.kernel_math import bernoulli, bernoulli_slope
 from channelfit.scoring.membrane import membrane_potentials
 from channelfit.scoring.neuron import mechanisms
 from channelfit.scoring.reference_clamp import ClampReference
@@ -174,7 +176,8 @@ def test_a_finer_mesh_changes_little_and_with_the_order_of_the_method() -> None:
     scorer, values = ClampScorer(problem), problem.model.values()[:, None]
     shown = [scorer._run(False, values, level, True)[2] for level in range(len(LEVELS))]
     steps = [abs(a - b).max() / abs(shown[-1]).max() for a, b in pairwise(shown)]
-    assert 1e-4 > steps[0] > 2 * steps[1] > 10 * steps[2] > 50 * steps[3], steps
+    assert 2e-4 > steps[0] > 20 * steps[1] > 20 * steps[2] > 100 * steps[3], steps
+    assert scorer._first_level(False) == 1  # the coarsest mesh is known to be too coarse
 
 
 def test_the_circuit_of_neuron() -> None:
@@ -302,8 +305,8 @@ def test_what_happens_within_nanoseconds_of_a_jump_is_not_lost(lag: float) -> No
 
 def level_of(scorer: ClampScorer, values: np.ndarray) -> int:
     """The mesh on which a candidate is taken."""
-    within = (scorer._run(False, values, k, False)[1] < LEVELS[k].tolerance for k in count())
-    return next(level for level, taken in enumerate(within) if taken)
+    levels = count(scorer._first_level(True))
+    return next(k for k in levels if scorer._run(False, values, k, False)[1] < LEVELS[k].tolerance)
 
 
 @pytest.mark.parametrize(
@@ -328,13 +331,13 @@ def test_derivatives_are_those_of_the_discrete_steps(
     length = np.sqrt(2 * local.cost[0] * np.diag(local.hessian[..., 0]))
     level = level_of(scorer, values[:, None])
     errors = []
-    for step in (1e-4, 1e-5):
+    for step in (1e-3, 1e-4, 1e-5):
         ahead, behind = (values[:, None] + np.diag(s * step * np.abs(values)) for s in (1, -1))
         cost = scorer._run(False, np.concatenate([ahead, behind], axis=1), level, False)[0].cost
         slope = (cost[: len(values)] - cost[len(values) :]) / (2 * step * np.abs(values))
         errors.append(np.abs(slope - local.gradient[:, 0]) / length)
     worst = dict(zip(problem.model.parameter_names, np.min(errors, axis=0), strict=True))
-    assert max(worst.values()) < 1e-6, worst
+    assert max(worst.values()) < 3e-6, worst  # of that, rounding errors of the costs are 1e-6
 
 
 def of_several_terms() -> ChannelModel:
@@ -368,6 +371,36 @@ def channel_named(name: str) -> ChannelModel:
     return of_several_terms() if name == "several terms" else model_named(name)
 
 
+@pytest.mark.parametrize("late", [0.0, 0.033, 30.0])
+def test_a_score_is_the_sum_of_squares_beside_the_trace(backend: str, late: float) -> None:
+    """Of samples that come in rows, many of one step in few, with weights and some left out."""
+    clamp = Clamp(**FULL | {"delay": sympy.Float(late)}, low_pass=None)
+    problem = Problem(model_named("na_hh"), (Experiment(moving(), clamp=clamp),))
+    problem = simulate_surrogate(problem, ClampScorer(problem), 20.0, 1)
+    (experiment,) = problem.experiments
+    assert experiment.recording is not None
+    weight = np.random.default_rng(2).uniform(-0.2, 1, experiment.recording.weight.shape).clip(0)
+    recording = replace(experiment.recording, weight=weight)
+    problem = replace(problem, experiments=(replace(experiment, recording=recording),))
+    scorer = make_scorer(problem, backend)
+    parameters = problem.model.values()[:, None] * np.linspace(0.97, 1.03, 5)
+    trace = to_host(scorer.simulate(parameters)[0])
+    squares = weight[..., None] * (trace - recording.current_pA[..., None]) ** 2
+    wanted = squares.sum(axis=(0, 1)) / weight.sum()
+    np.testing.assert_allclose(to_host(scorer.score(parameters).cost), wanted, rtol=1e-9)
+    np.testing.assert_allclose(to_host(scorer.linearize(parameters).cost), wanted, rtol=1e-9)
+
+
+def test_x_over_its_exponential_less_one_is_accurate_everywhere() -> None:
+    """The rates of most gates, and their slopes, with 40 digits beside."""
+    for x in (0.0, 1e-9, -1e-3, 0.49, -0.49, 0.51, -0.51, 3.0, -3.0, 40.0, -40.0, 600.0, -600.0):
+        with mpmath.workdps(40):
+            truth = x / mpmath.expm1(x) if x else mpmath.mpf(1)
+            slope = (1 - truth * mpmath.exp(x)) / mpmath.expm1(x) if x else mpmath.mpf(-0.5)
+        assert bernoulli(x) == pytest.approx(float(truth), rel=2e-15), x
+        assert bernoulli_slope(x) == pytest.approx(float(slope), rel=4e-15), x
+
+
 def test_curvature_is_that_of_the_currents() -> None:
     problem = with_all("na_hh", STEPS, FOUR_POLES)
     scorer, values = ClampScorer(problem), problem.model.values()
@@ -387,15 +420,15 @@ def test_a_gpu_takes_the_same_steps() -> None:
     parameters = problem.model.values()[:, None] * np.linspace(0.98, 1.02, 11)
     cpu, cuda = ClampScorer(problem), make_scorer(problem, "cuda")
     one, two = cpu.linearize(parameters), cuda.linearize(parameters)
-    np.testing.assert_allclose(two.cost, one.cost, rtol=1e-11)
+    np.testing.assert_allclose(two.cost, one.cost, rtol=1e-10)
     np.testing.assert_array_equal(two.status, one.status)
     scale = abs(one.gradient).max(axis=1, keepdims=True)
     assert (abs(two.gradient - one.gradient) / scale).max() < 1e-9
     scale = np.sqrt(np.einsum("iic->ic", one.hessian))
     assert (abs(two.hessian - one.hessian) / (scale[:, None] * scale)).max() < 1e-9
     on_device = to_host(cuda.score(sys.modules["cupy"].asarray(parameters)).cost)
-    np.testing.assert_allclose(on_device, one.cost, rtol=1e-11)
-    np.testing.assert_allclose(cuda.score(parameters).cost, one.cost, rtol=1e-11)
+    np.testing.assert_allclose(on_device, one.cost, rtol=1e-10)
+    np.testing.assert_allclose(cuda.score(parameters).cost, one.cost, rtol=1e-10)
     shown, truth = cuda.simulate(parameters)[0], cpu.simulate(parameters)[0]
     assert abs(shown - truth).max() < 1e-9 * abs(truth).max()
 

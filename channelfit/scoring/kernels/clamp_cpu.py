@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.clamp import Clamp
@@ -12,12 +12,14 @@ from channelfit.scoring.kernels.printer import harmless
 from channelfit.scoring.kernels.scalars import LaneAssignments
 from channelfit.scoring.kernels.writers import Writer
 from channelfit.scoring.layout.clamp_grid import (
+    AT_ONCE,
     BEGIN,
     BEHIND,
     FIRST_SAMPLE,
     FIRST_STEP,
     LEAP,
     LENGTH,
+    MULTISTEP,
     N_SAMPLES,
     N_STEPS,
     REST,
@@ -25,8 +27,6 @@ from channelfit.scoring.layout.clamp_grid import (
 from channelfit.scoring.layout.low_pass import N_POLY
 
 LANES = 16
-#: ms by which a sample may lie behind the end of a step and still be read in it.
-AT_ONCE = 1e-7
 #: mV that the membrane may move in the last step of a rest, which lasts 1e6 s.
 UNSTEADY = 1e-4
 #: First steps of a rest, which take no current through the series resistance.
@@ -38,7 +38,14 @@ from math import cos, log, sin, sqrt
 
 import numpy as np
 
-from channelfit.scoring.machine.kernel_math import exp, exprel, exprel_slope, tanh
+from channelfit.scoring.machine.kernel_math import (
+    bernoulli,
+    bernoulli_slope,
+    exp,
+    exprel,
+    exprel_slope,
+    tanh,
+)
 '''
 
 
@@ -94,6 +101,8 @@ class ClampCpuSource:
         self.step.write()
         self._whole_step()
         self._samples()
+        if self.step.fixed_delay:
+            self._rows()
         self._rest()
         self._sweeps()
         self.text = self.w.text
@@ -114,7 +123,8 @@ class ClampCpuSource:
     def _whole_step(self) -> None:
         w = self.w
         for name, doc, calls in (
-            ("takeStep", "A step, up to the rates at its end.", self.step.calls()),
+            ("takeStep", "A step, up to the current at its end.", self.step.calls()),
+            ("goOn", "A step from several past states.", self.step.multistep_calls()),
             ("takeLeap", "The potentials that follow a jump of the command at once.", LEAP_CALLS),
         ):
             w("", "", f"def {name}(a, d, s, m):", f'    """{doc}"""')
@@ -137,14 +147,38 @@ class ClampCpuSource:
             with w.block(f"while i < stop and times[i] - late <= end + {AT_ONCE!r}:"):
                 w("x = (times[i] - late - begin)/h", "x = min(max(x, 0.0), 1.0)")
                 w(f"value = {step.polynomial_at('x', 'c{}'.format)}")
-                with w.block("if tracing:"):
+                if self.step.fixed_delay:
                     w(f"trace[i*{LANES} + l] = value")
-                with w.block("else:"):
-                    w("r = value - data[i]", "cost[l] += weight[i]*r*r")
-                    if n:
-                        self._derivatives(n)
+                else:
+                    with w.block("if tracing:"):
+                        w(f"trace[i*{LANES} + l] = value")
+                    with w.block("else:"):
+                        w("r = value - data[i]", "cost[l] += weight[i]*r*r")
+                        if n:
+                            self._derivatives(n)
                 w("i += 1")
             w("at[l] = i")
+
+    def _rows(self) -> None:
+        """Write readRows: the rows of `clamp_grid.SampleRows` from first to last."""
+        w, step, dots, n = self.w, self.step, self._dots, len(self.step.free)
+
+        def row(of: Callable[[int], str]) -> str:
+            return " + ".join(f"rows[i, {k}]*{of(k)}" for k in range(N_POLY))
+
+        w("", "")
+        w("def readRows(a, d, rows, first, last, cost, slope, gradient, hessian):")
+        w('    """Adds the squares of rows, times the polynomial of a step, less the data."""')
+        with w, w.block("for i in range(first, last):"), w.block(f"for l in range({LANES}):"):
+            w(f"r = {row(lambda k: step.a('poly', k))} - rows[i, {N_POLY}]", "cost[l] += r*r")
+            if not n:
+                return
+            with w.block(f"for p in range({n}):"):
+                text = row(lambda k: f"d[p*{dots} + {(step.dots.first['poly'] + k) * LANES} + l]")
+                w(f"by = {text}", f"slope[p*{LANES} + l] = by")
+                w(f"gradient[p*{LANES} + l] += r*by")
+                with w.block("for q in range(p + 1):"):
+                    w(f"hessian[(p*{n} + q)*{LANES} + l] += by*slope[q*{LANES} + l]")
 
     def _derivatives(self, n: int) -> None:
         w, dots = self.w, self._dots
@@ -188,13 +222,12 @@ class ClampCpuSource:
                 with w.block(f"for k in range({len(step.free)}):"):
                     w(f"by = d[k*{self._dots}:(k + 1)*{self._dots}]")
                     w(f"by[0:{step.n_dots_state * LANES}] = 0.0")
-            w("start(a, d, rests[0], m)")
             with w.block("for n in range(rests.shape[0]):"):
                 with w.block(f"if n == {UNLOADED}:"), w.block(f"for l in range({LANES}):"):
                     put("c", "resistance", "keep[l]")
                 with w.block(f"for l in range({LANES}):"):
                     w(f"before[l] = {step.a('y', n)}")
-                w("takeStep(a, d, rests[n], m)")
+                w("goOn(a, d, rests[n], m)")
             w("s = rests[0]")
             self._call(("settle", "settleBy"))
             with w.block(f"for l in range({LANES}):"):
@@ -208,9 +241,9 @@ class ClampCpuSource:
         state, dots = step.n_state * L, step.n_dots_state * L
         w("", "")
         w(
-            "def runSweeps(parameters, first, last, holding, sweeps, steps, jumped, rests, modes,"
-            " times, data, weight, cost_out, status_out, error_out, trace_out, tracing,"
-            " gradient_out, hessian_out):"
+            "def runSweeps(parameters, first, last, holding, sweeps, steps, kinds, rests, modes,"
+            " times, data, weight, rows, row_ends, heads, cost_out, status_out, error_out,"
+            " trace_out, tracing, gradient_out, hessian_out):"
         )
         w('    """Sums of squares, or traces, of the blocks first .. last - 1."""')
         with w:
@@ -267,26 +300,52 @@ class ClampCpuSource:
         w(f"i0 = sweeps[k, {FIRST_SAMPLE}]", f"stop = i0 + sweeps[k, {N_SAMPLES}]")
         with w.block(f"for l in range({LANES}):"):
             w("at[l] = i0")
-        read = (
-            "readSamples(a, d, {begin}, {h}, {end}, stop, times, data, weight, at, cost, trace,"
-            " tracing, slope, gradient, hessian)"
-        )
+        rows = self.step.fixed_delay
+
+        def read(begin: str, h: str, end: str, first: str, last: str) -> None:
+            text = (
+                f"readSamples(a, d, {begin}, {h}, {end}, stop, times, data, weight, at, cost,"
+                " trace, tracing, slope, gradient, hessian)"
+            )
+            if not rows:
+                w(text)
+                return
+            with w.block("if tracing:"):
+                w(text)
+            if first:
+                with w.block("else:"):
+                    w(f"readRows(a, d, rows, {first}, {last}, cost, slope, gradient, hessian)")
+
+        if rows:
+            w("row = 0")
+            with w.block("if not tracing:"):
+                w("row = heads[k, 1]")
+                w("readRows(a, d, rows, heads[k, 0], row, cost, slope, gradient, hessian)")
         with w.block("for n in range(first_step, first_step + n_steps):"):
             w("s = steps[n]")
             with w.block("if n == first_step:"):
-                w(read.format(begin=f"s[{BEGIN}]", h="1.0", end=f"s[{BEGIN}]"))
-            with w.block(f"if jumped[n] == {LEAP}:"):
+                read(f"s[{BEGIN}]", "1.0", f"s[{BEGIN}]", "", "")
+            with w.block(f"if kinds[n] == {LEAP}:"):
                 w("takeLeap(a, d, s, m)", "continue")
-            self._call(("takeStep", ""), ("measure", ""))
-            with w.block(f"if jumped[n] == {BEHIND}:"):
+            with w.block(f"if kinds[n] == {MULTISTEP}:"):
+                self._call(("goOn", ""), ("weigh", ""))
+            with w.block("else:"):
+                self._call(("takeStep", ""), ("measure", ""))
+            if rows and not self.step.n_modes:  # a polynomial that nothing reads, but for `hold`
+                with w.block("if not tracing and n + 1 < first_step + n_steps:"):
+                    with w.block("if row == row_ends[n]:"):
+                        w("continue")
+            with w.block(f"if kinds[n] == {BEHIND}:"):
                 self._call(("polynomialBehind", "polynomialsBehind"))
             with w.block("else:"):
                 self._call(("polynomial", "polynomials"))
             if self.step.n_modes:
                 self._call(("lowPass", "lowPasses"))
             end = f"s[{BEGIN}] + s[{LENGTH}]"
-            w(read.format(begin=f"s[{BEGIN}]", h=f"s[{LENGTH}]", end=end))
-        w(read.format(begin="0.0", h="1e300", end="1e300"))
+            read(f"s[{BEGIN}]", f"s[{LENGTH}]", end, "row", "row_ends[n]")
+            if rows:
+                w("row = 0 if tracing else row_ends[n]")
+        read("0.0", "1e300", "1e300", "", "")
 
     def _store(self) -> None:
         w, step, n, L = self.w, self.step, len(self.step.free), LANES

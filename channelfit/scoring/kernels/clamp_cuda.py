@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.statuses import OK, OUT_OF_CLAMP
-from channelfit.scoring.kernels.clamp_cpu import AT_ONCE, UNLOADED, UNSTEADY
+from channelfit.scoring.kernels.clamp_cpu import UNLOADED, UNSTEADY
 from channelfit.scoring.kernels.clamp_rows import CIRCUIT
 from channelfit.scoring.kernels.clamp_step import LEAP_CALLS, ClampStep
 from channelfit.scoring.kernels.cuda_math import cuda_math
@@ -15,17 +15,20 @@ from channelfit.scoring.kernels.printer import harmless
 from channelfit.scoring.kernels.scalars import ThreadAssignments
 from channelfit.scoring.kernels.writers import CudaWriter
 from channelfit.scoring.layout.clamp_grid import (
+    AT_ONCE,
     BEGIN,
     BEHIND,
     FIRST_SAMPLE,
     FIRST_STEP,
     LEAP,
     LENGTH,
+    MULTISTEP,
     N_SAMPLES,
     N_STEPS,
     REST,
 )
-from channelfit.scoring.machine.kernel_math import EXPREL_SLOPE
+from channelfit.scoring.layout.low_pass import N_POLY
+from channelfit.scoring.machine.kernel_math import BERNOULLI, EXPREL_SLOPE
 
 CLAMP_SWEEPS = "clampSweeps"
 _SLOPE = f"""
@@ -38,6 +41,29 @@ __device__ double exprelSlope(const double x) {{
 #pragma unroll
     for (int k = {len(EXPREL_SLOPE) - 1}; k >= 0; --k) sum = fma(sum, x, EXPREL_SLOPE[k]);
     return sum;
+}}
+
+__constant__ double BERNOULLI[{len(BERNOULLI)}] = {{{", ".join(map(repr, BERNOULLI))}}};
+
+// x/(exp(x) - 1), by its series where the closed form would cancel
+__device__ double bernoulli(const double x) {{
+    if (!(fabs(x) < 0.5)) return x*(1.0/(exponential(x < 700.0 ? x : 700.0) - 1.0));
+    double sum = 0.0;
+#pragma unroll
+    for (int k = {len(BERNOULLI) - 1}; k >= 0; --k) sum = fma(sum, x*x, BERNOULLI[k]);
+    return sum - 0.5*x;
+}}
+
+// d bernoulli(x)/dx
+__device__ double bernoulliSlope(const double x) {{
+    if (!(fabs(x) < 0.5)) {{
+        const double per = 1.0/(exponential(x < 700.0 ? x : 700.0) - 1.0);
+        return per*(1.0 - x*(1.0 + per));
+    }}
+    double sum = 0.0;
+#pragma unroll
+    for (int k = {len(BERNOULLI) - 1}; k > 0; --k) sum = fma(sum, x*x, 2.0*k*BERNOULLI[k]);
+    return x*sum - 0.5;
 }}
 """
 
@@ -117,6 +143,13 @@ class ClampCudaSource:
             "late": step.a("c", "delay"),
             "late_by": late,
             "step": calls(*step.calls()),
+            "go_on": calls(*step.multistep_calls()),
+            "coefficients": N_POLY,
+            "row": " + ".join(f"row[{k}]*poly[{k}]" for k in range(N_POLY)),
+            "row_by": " + ".join(f"row[{k}]*change[{k}]" for k in range(N_POLY)),
+            "in_rows": str(step.fixed_delay).lower(),
+            "unread": str(step.fixed_delay and not n_modes).lower(),
+            "MULTISTEP": MULTISTEP,
             "leap": calls(*LEAP_CALLS),
             "settle": calls(("settle", "settleBy"), indent=8),
             "hold": calls(("hold", "holdBy"), indent=12),
@@ -148,9 +181,14 @@ class ClampCudaSource:
 
 
 _DRIVER = """
-// A step, up to the rates at its end.
+// A step, up to the current at its end.
 __device__ void takeStep(double *a, double *d, const double *s, const double *m) {
     %(step)s
+}
+
+// A step from several past states.
+__device__ void goOn(double *a, double *d, const double *s, const double *m) {
+    %(go_on)s
 }
 
 // The potentials that follow a jump of the command at once.
@@ -194,6 +232,24 @@ __device__ void readSamples(const double *a, const double *d, const double begin
     }
 }
 
+// Adds the squares of rows, times the polynomial of a step, less the data.
+__device__ void readRows(const double *a, const double *d, const double *rows, long long &i,
+                         const long long end, Sums &sums) {
+    const double *poly = a + %(poly)d;
+    for (; i < end; ++i) {
+        const double *row = rows + i*(%(coefficients)d + 1);
+        const double r = %(row)s - row[%(coefficients)d];
+        sums.cost += r*r;
+        for (int p = 0; p < %(n)d; ++p) {
+            const double *change = d + p*%(dots)d + %(poly_by)d;
+            sums.slope[p] = %(row_by)s;
+            sums.gradient[p] += r*sums.slope[p];
+            for (int q = 0; q <= p; ++q)
+                sums.hessian[p*%(n1)d + q] += sums.slope[p]*sums.slope[q];
+        }
+    }
+}
+
 // Keeps the state of a rest, or takes it back.
 __device__ void exchange(double *a, double *d, double *kept, const int n, const bool back) {
     for (int k = 0; k < %(state)d; ++k)
@@ -208,10 +264,10 @@ __device__ void exchange(double *a, double *d, double *kept, const int n, const 
 extern "C" __global__ void %(name)s(
     const double *parameters, const int n, const double *holding, const int n_rests,
     const long long *sweeps, const int n_sweeps, const double *steps, const int width,
-    const long long *jumped, const double *rests, const int n_rest_steps, const double *m,
-    const double *times, const double *data, const double *weight, double *cost,
-    signed char *status, double *error, double *trace, double *gradient, double *hessian,
-    double *kept) {
+    const long long *kinds, const double *rests, const int n_rest_steps, const double *m,
+    const double *times, const double *data, const double *weight, const double *rows,
+    const long long *row_ends, const long long *heads, double *cost, signed char *status,
+    double *error, double *trace, double *gradient, double *hessian, double *kept) {
     const int c = blockIdx.x*blockDim.x + threadIdx.x;
     if (c >= n) return;
     double a[%(rows)d], d[%(all_dots)d];
@@ -233,11 +289,10 @@ extern "C" __global__ void %(name)s(
         %(resistance)s = 0.0;
         for (int p = 0; p < %(n)d; ++p)
             for (int k = 0; k < %(dots_state)d; ++k) d[p*%(dots)d + k] = 0.0;
-        start(a, d, s, m);
         for (int step = 0; step < n_rest_steps; ++step) {
             if (step == %(unloaded)d) %(resistance)s = resistance;
             before = %(v)s;
-            takeStep(a, d, s + step*width, m);
+            goOn(a, d, s + step*width, m);
         }
         %(settle)s
         const bool steady = fabs(%(v)s - before) < %(unsteady)s;
@@ -255,27 +310,43 @@ extern "C" __global__ void %(name)s(
         }
         long long i = sweep[%(FIRST_SAMPLE)d];
         const long long stop = i + sweep[%(N_SAMPLES)d];
+        const bool in_rows = %(in_rows)s && !trace;
+        long long row = in_rows ? heads[2*k] : 0;
+        if (in_rows) readRows(a, d, rows, row, heads[2*k + 1], sums);
         for (long long step = 0; step < sweep[%(N_STEPS)d]; ++step) {
             const long long place = sweep[%(FIRST_STEP)d] + step;
             s = steps + place*width;
             const double begin = s[%(BEGIN)d], h = s[%(LENGTH)d];
-            if (step == 0) readSamples(a, d, begin, 1.0, begin, i, stop, times, data, weight, sums,
-                                       trace, n, c);
-            if (jumped[place] == %(LEAP)d) {
+            if (step == 0 && !in_rows)
+                readSamples(a, d, begin, 1.0, begin, i, stop, times, data, weight, sums, trace,
+                            n, c);
+            if (kinds[place] == %(LEAP)d) {
                 takeLeap(a, d, s, m);
                 continue;
             }
-            takeStep(a, d, s, m);
-            measure(a, d, s, m);
-            if (jumped[place] == %(BEHIND)d) {
+            if (kinds[place] == %(MULTISTEP)d) {
+                goOn(a, d, s, m);
+                weigh(a, d, s, m);
+            } else {
+                takeStep(a, d, s, m);
+                measure(a, d, s, m);
+            }
+            const bool last = step + 1 == sweep[%(N_STEPS)d];  // its end may be held
+            if (%(unread)s && in_rows && !last && row == row_ends[place]) continue;
+            if (kinds[place] == %(BEHIND)d) {
                 %(behind)s
             } else {
                 %(smooth)s
             }
             %(filter)s
-            readSamples(a, d, begin, h, begin + h, i, stop, times, data, weight, sums, trace, n, c);
+            if (in_rows)
+                readRows(a, d, rows, row, row_ends[place], sums);
+            else
+                readSamples(a, d, begin, h, begin + h, i, stop, times, data, weight, sums, trace,
+                            n, c);
         }
-        readSamples(a, d, 0.0, 1e300, 1e300, i, stop, times, data, weight, sums, trace, n, c);
+        if (!in_rows)
+            readSamples(a, d, 0.0, 1e300, 1e300, i, stop, times, data, weight, sums, trace, n, c);
     }
     cost[c] = sums.cost;
     status[c] = (signed char)%(status)s;

@@ -21,6 +21,7 @@ from channelfit.scoring.kernels.channel_rows import ChannelRows
 from channelfit.scoring.kernels.derivatives import Definitions
 from channelfit.scoring.kernels.printer import ScalarPrinter
 from channelfit.scoring.kernels.scalars import Assignments
+from channelfit.scoring.layout.clamp_scheme import ORDER
 from channelfit.scoring.layout.low_pass import N_POLY
 
 #: GOhm in a MOhm: mV/pA.
@@ -108,6 +109,7 @@ class ClampRows(ChannelRows):
 
     Attributes:
         n_y: occupancies, and the potentials of membrane, pipette and estimate.
+        fixed_delay: true where no parameter is in the delay, and samples come in rows.
         rows, dots: the blocks of `a`, and of the part of `d` that a parameter has.
         n_state, n_dots_state: how many rows from the first on are the state that sweeps begin with.
     """
@@ -123,8 +125,10 @@ class ClampRows(ChannelRows):
         super().__init__(model)
         self.clamp, self.t, self.free, self.n_modes = clamp, target, tuple(free), n_modes
         self.n_y = self.n_x + 3
+        self.fixed_delay = not clamp.delay.free_symbols
         self.at_v, self.at_p, self.at_e = self.n_x, self.n_x + 1, self.n_x + 2
         self.n_u = self.n_rates + len(model.terms)
+        self._inverses: list[sympy.Expr] = []
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -135,16 +139,10 @@ class ClampRows(ChannelRows):
             ("observed", len(OBSERVED)),
             ("z", 2 * self.n_modes),
             ("poly", N_POLY),
-            ("u", self.n_u),
-            ("slope", self.n_u),
-            ("bend", self.n_u),
         )
         for name, size in state:
             self.rows.add(name, size)
-            if name not in ("u", "slope", "bend"):
-                self.dots.add(name, size)
-        for name in ("by", "slope_by"):
-            self.dots.add(name, self.n_u)
+            self.dots.add(name, size)
         self.n_state, self.n_dots_state = self.rows.size, self.dots.size
         fill = [self._elimination(k)[1] for k in range(len(self.model.chains))]
         self.first_lu = [sum(map(len, fill[:k])) for k in range(len(fill))]
@@ -153,6 +151,8 @@ class ClampRows(ChannelRows):
             ("c", len(CIRCUIT)),
             ("k", 6 * self.n_y),
             ("ys", self.n_y),
+            ("past", ORDER * self.n_y),
+            ("push", self.n_y),
             ("before", len(OBSERVED)),
             ("earlier", len(OBSERVED)),
         ):
@@ -161,6 +161,9 @@ class ClampRows(ChannelRows):
         n_chains = len(self.model.chains)
         for name, size in (
             ("theta", len(self.model.parameters)),
+            ("u", self.n_u),
+            ("slope", self.n_u),
+            ("bend", self.n_u),
             ("stage_slope", self.n_u),
             ("lu", max(1, sum(map(len, fill)))),
             ("weight", self.n_x + n_chains),
@@ -173,6 +176,8 @@ class ClampRows(ChannelRows):
         ):
             self.rows.add(name, size)
         for name, size in (
+            ("by", self.n_u),
+            ("slope_by", self.n_u),
             ("moved", self.n_u),
             ("bent", self.n_u),
             ("by_open", n_chains),
@@ -204,6 +209,8 @@ class ClampRows(ChannelRows):
 
     def _printer(self, definitions: Definitions, v: str) -> ScalarPrinter:
         names = {p.name: self.a("theta", k) for k, p in enumerate(self.model.parameters)}
+        for row in range(len(self._inverses)):
+            names[f"inverse {row}"] = self.a("inverse", row)
         for k, (name, _) in enumerate(definitions):
             names[name] = f"t_{k}" if "/" in name else f"d_{name}"
         return ScalarPrinter(self.t.dialect, names | {V.name: v})

@@ -5,8 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from channelfit.scoring.kernels.clamp_rates import ClampRates
-from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, RISE
-from channelfit.scoring.layout.clamp_scheme import GAMMA, NODE_OF_STAGE, A, C, D
+from channelfit.scoring.layout.clamp_grid import (
+    AHEAD,
+    COMMAND,
+    LENGTH,
+    PER_STEP,
+    PUSH,
+    RISE,
+    SHARE,
+)
+from channelfit.scoring.layout.clamp_scheme import GAMMA, NODE_OF_STAGE, ORDER, A, C, D
+
+#: The stage of the multistep method.
+CORRECT = -1
 
 
 class ClampStages(ClampRates):
@@ -20,7 +31,7 @@ class ClampStages(ClampRates):
             return self.a("y", i)
 
         with t.function("factor", "The matrix of a step, from the rates at its beginning."):
-            t.let("g", f"1.0/({self.s(LENGTH)}*{GAMMA!r})")
+            t.let("g", self.s(PER_STEP))
             for k in range(len(self.model.chains)):
                 self._factor_chain(k)
             moving = self._flow(
@@ -47,11 +58,18 @@ class ClampStages(ClampRates):
             t.put(self.a("factors", "potential"), "potential")
             t.put(self.a("factors", "pipette"), "pipette")
             determinant = f"potential*pipette + {c('fraction')}"
-            t.put(self.a("factors", "per_determinant"), f"1.0/({determinant})")
-            t.put(self.a("factors", "per_tracking"), f"1.0/({c('tracking')}*g + 1.0)")
+            t.let("determinant", determinant)
+            t.let("tracking", f"{c('tracking')}*g + 1.0")
+            t.let("both", "1.0/(determinant*tracking)")
+            t.put(self.a("factors", "per_determinant"), "both*tracking")
+            t.put(self.a("factors", "per_tracking"), "both*determinant")
 
     def _factor_chain(self, k: int) -> None:
         t = self.t
+        if len(self.model.chains[k].states) == 2:
+            rates = "".join(f" + {self.a('u', rate)}" for *_, rate in self.entries(k))
+            t.put(self._lu(k, 1, 1), f"1.0/(g{rates})")
+            return
         order, pattern = self._elimination(k)
         leaving: dict[tuple[int, int], list[str]] = {place: [] for place in pattern}
         first_to: dict[int, list[str]] = {i: [] for i in order}
@@ -105,6 +123,10 @@ class ClampStages(ClampRates):
         t, names = self.t, {}
         for k, chain in enumerate(self.model.chains):
             n, first = len(chain.states), self.first_x[k]
+            if n == 2:
+                t.let(f"{prefix}x{first}", f"({right[first]})*{self._lu(k, 1, 1)}")
+                names[first] = f"{prefix}x{first}"
+                continue
             texts = {i: right[first + i - 1] for i in range(1, n)}
             solved = self._substituted(k, f"{prefix}{k}_", texts)
             if n == 1:
@@ -149,54 +171,95 @@ class ClampStages(ClampRates):
                 so_far = self._sum(A[i], self.a, n)
                 self.t.put(self.a("ys", n), f"{self.a('y', n)} + {so_far}")
 
+    def _pushes(self, i: int, at: Callable[[str, int], str]) -> Callable[[int], str]:
+        """Return the text of what a stage, or the multistep method, adds to a derivative."""
+        if i == CORRECT:
+            return lambda n: at("push", n)
+        return lambda n: f"{self._sum(C[i], at, n)}*per" if i else "0.0"
+
     def _stage(self, i: int) -> None:
-        """Write stage: its increments, from the state that `reach` stored and the rates there."""
+        """Write stage: its increments, from the state that `reach` stored and the rates there.
+
+        CORRECT is the only stage of the multistep method, from the state that `predict` stored.
+        """
         t, c = self.t, self._c
-        block = "ys" if i else "y"
+        block = "ys" if i > 0 else "y"
+        push = self._pushes(i, self.a)
 
         def y(n: int) -> str:
             return self.a(block, n)
 
-        def so_far(n: int) -> str:
-            return self._sum(C[i], self.a, n)
-
-        with t.function(f"stage{i}", f"The increments of stage {i}."):
+        name = "correct" if i == CORRECT else f"stage{i}"
+        with t.function(name, f"The increments of {name}."):
             t.let("per", f"1.0/{self.s(LENGTH)}")
             flow = self._flow(
                 "f", lambda k, j, r: f"{self.a('u', r)}*{self._source(k, j, y, '1.0')}"
             )
             current = self._current(y)
-            right = {n: f"{flow[n]} + {so_far(n)}*per" for n in range(self.n_x)}
+            right = {n: f"{flow[n]} + {push(n)}" for n in range(self.n_x)}
             v, p, e = y(self.at_v), y(self.at_p), y(self.at_e)
             t.let("flows", f"{current.text()} + {c('leak')}*{v} - {c('leak_current')}")
             t.let("across", f"{p} + {c('offset')} - {v}")
-            t.let("lead", f"{self.s(COMMAND + NODE_OF_STAGE[i])} - {e}")
+            command = self.s(COMMAND + NODE_OF_STAGE[max(i, 0)])
+            t.let("lead", f"{command} - {e}")
             for name, n in (("charging", self.at_v), ("lag", self.at_p), ("tracking", self.at_e)):
-                t.put(self.a("stage", name), f"{so_far(n)}*per")
+                t.put(self.a("stage", name), push(n))
             t.put(self.a("stage", "current"), "flows")
 
             def pushed(name: str) -> str:
                 return f"{c(name)}*{self.a('stage', name)}"
 
-            rise = f" + {D[i]!r}*{self.s(RISE)}" if D[i] else ""
-            rises = f" + {D[i]!r}*{self.s(RISE)}*(1.0 + {c('boost')})" if D[i] else ""
+            moving = 0.0 if i == CORRECT else D[i]
+            rise = f" + {moving!r}*{self.s(RISE)}" if moving else ""
+            rises = f" + {moving!r}*{self.s(RISE)}*(1.0 + {c('boost')})" if moving else ""
             right[self.at_v] = f"across - {c('resistance')}*flows + {pushed('charging')}"
             right[self.at_p] = (
-                f"{self.s(COMMAND + NODE_OF_STAGE[i])} - {p} + {c('fraction')}*across + "
+                f"{command} - {p} + {c('fraction')}*across + "
                 f"{c('boost')}*lead + {pushed('lag')}{rises}"
             )
             right[self.at_e] = f"lead + {pushed('tracking')}{rise}"
-            self._solve(lambda n: self.a("k", i * self.n_y + n), right)
+            self._solve(lambda n: self.a("k", max(i, 0) * self.n_y + n), right)
 
     def _advance(self, at: Callable[[str, int], str]) -> None:
         """Store the state at the end of the step, and its derivative by time."""
         t = self.t
         t.let("per", f"1.0/{self.s(LENGTH)}")
+        self._shift(at)
         for n in range(self.n_y):
             last = at("k", 5 * self.n_y + n)
             before = self._sum(C[5], at, n)
             t.put(at("y", n), f"{at('ys', n)} + {last}")
             t.put(at("rate", n), f"({1 / GAMMA!r}*{last} - {before})*per")
+
+    def _shift(self, at: Callable[[str, int], str]) -> None:
+        """Store the state as the newest of the past ones."""
+        for n in range(self.n_y):
+            for j in range(ORDER - 1, 0, -1):
+                self.t.put(at("past", j * self.n_y + n), at("past", (j - 1) * self.n_y + n))
+            self.t.put(at("past", n), at("y", n))
+
+    def _predict(self) -> None:
+        """Write predict, the state ahead by extrapolation, and arrive, that after correction."""
+        t = self.t
+        kinds = (("", self.a), ("By", self.d))[: 1 + bool(self.free)]
+        for end, at in kinds:
+            with t.function(f"predict{end}", "The state ahead, by extrapolation."):
+                for n in range(self.n_y):
+                    for j in range(ORDER):
+                        t.let(f"d{n}_{j}", f"{at('past', j * self.n_y + n)} - {at('y', n)}")
+                self._shift(at)
+                for n in range(self.n_y):
+                    ahead, push = (
+                        " + ".join(f"{self.s(column + j)}*d{n}_{j}" for j in range(ORDER))
+                        for column in (AHEAD, PUSH)
+                    )
+                    t.put(at("y", n), f"{at('y', n)} + ({ahead})")
+                    t.put(at("push", n), push)
+        for end, at in kinds:
+            with t.function(f"arrive{end}", "The state at the end of a step, corrected."):
+                for n in range(self.n_y):
+                    t.put(at("y", n), f"{at('y', n)} + {at('k', n)}")
+                    t.put(at("rate", n), f"{self.s(PER_STEP)}*{at('k', n)} - {at('push', n)}")
 
     def _leap(self) -> None:
         """Write leap: the potentials that follow a jump of the command at once,
@@ -214,17 +277,21 @@ class ClampStages(ClampRates):
 
     def _finish(self) -> None:
         """Write finish, the end of the step, and measure, the largest error of a step so far."""
-        t = self.t
-        with t.function("finish", "The state at the end of a step."):
+        with self.t.function("finish", "The state at the end of a step."):
             self._advance(self.a)
-        with t.function("measure", "The largest error of a step so far."):
+        self._measure("measure", 5, "")
+        self._measure("weigh", 0, f"{self.s(SHARE)}*")
+
+    def _measure(self, name: str, stage: int, factor: str) -> None:
+        t = self.t
+        with t.function(name, "The largest error of a step so far."):
             t.let("error0", self.a("error"))
             long, full = f"{_PER_MV_AND_MS!r}*{self.s(LENGTH)}", repr(_PER_MV)
             t.let("share", t.choose(f"{long} < {full}", long, full))
             for n in range(self.n_x + 1):
-                last = self.a("k", 5 * self.n_y + n)
+                last = self.a("k", stage * self.n_y + n)
                 share = "share*" if n == self.at_v else ""
-                t.let(f"size{n}", f"{share}{self._absolute()}{last})")
+                t.let(f"size{n}", f"{share}{factor}{self._absolute()}{last})")
                 # NaN is the larger one
                 larger = t.choose(f"size{n} <= error{n}", f"error{n}", f"size{n}")
                 t.let(f"error{n + 1}", larger)

@@ -7,11 +7,12 @@ derivatives of the matrix and of the masses, and solved with the factors of the 
 from __future__ import annotations
 
 from channelfit.scoring.kernels.clamp_output import ClampOutput
+from channelfit.scoring.kernels.clamp_stages import CORRECT
 from channelfit.scoring.layout.clamp_grid import COMMAND, LENGTH, RISE
-from channelfit.scoring.layout.clamp_scheme import NODE_OF_STAGE, A, C, D
+from channelfit.scoring.layout.clamp_scheme import NODE_OF_STAGE, A, D
 
 #: The functions of a leap in order, each with the one of its derivatives.
-LEAP_CALLS = [("factor", "begins"), ("stage0", "stageBy0"), ("leap", "leapBy"), ("start", "")]
+LEAP_CALLS = [("start", ""), ("factor", "begins"), ("stage0", "stageBy0"), ("leap", "leapBy")]
 
 
 class ClampStep(ClampOutput):
@@ -22,11 +23,14 @@ class ClampStep(ClampOutput):
         self._circuit()
         self._voltage("start", "y", "slope", starts=True)
         self._voltage("within", "ys", "stage_slope", starts=False)
+        self._voltage("drives", "y", "slope", starts=True, first=self.n_rates)
         self._factor()
         for i in range(6):
             if i:
                 self._reach(i)
             self._stage(i)
+        self._stage(CORRECT)
+        self._predict()
         self._leap()
         self._finish()
         self._observe()
@@ -37,7 +41,7 @@ class ClampStep(ClampOutput):
             self._filter("a")
         if self.free:
             self._tangent_start()
-            for i in range(6):
+            for i in (CORRECT, *range(6)):
                 self._tangent_stage(i)
             self._tangent_finish()
             self._polynomial("d")
@@ -49,8 +53,20 @@ class ClampStep(ClampOutput):
         stages = [("stage0", "stageBy0")]
         for i in range(1, 6):
             stages += [(f"reach{i}", ""), ("within", ""), (f"stage{i}", f"stageBy{i}")]
-        end = [("finish", "finishBy"), ("start", ""), ("observe", "observeBy")]
-        return [("factor", "begins"), *stages, *end]
+        end = [("finish", "finishBy"), ("drives", ""), ("observe", "observeBy")]
+        return [("start", ""), ("factor", "begins"), *stages, *end]
+
+    def multistep_calls(self) -> list[tuple[str, str]]:
+        """Return the functions of a step of the multistep method, likewise."""
+        return [
+            ("predict", "predictBy"),
+            ("start", ""),
+            ("factor", "begins"),
+            ("correct", "correctBy"),
+            ("arrive", "arriveBy"),
+            ("drives", ""),
+            ("observe", "observeBy"),
+        ]
 
     def _tangent_start(self) -> None:
         """Write begins: the derivatives of the step's matrix, for one parameter."""
@@ -76,8 +92,9 @@ class ClampStep(ClampOutput):
     def _tangent_stage(self, i: int) -> None:
         """Write stageBy: the derivatives of the increments of stage i."""
         t, c = self.t, self._c
-        block = "ys" if i else "y"
-        slope = "stage_slope" if i else "slope"
+        block = "ys" if i > 0 else "y"
+        slope = "stage_slope" if i > 0 else "slope"
+        push = self._pushes(i, self.d)
 
         def y(n: int) -> str:
             return self.a(block, n)
@@ -86,7 +103,7 @@ class ClampStep(ClampOutput):
             return self.d(block, n)
 
         def k(n: int) -> str:
-            return self.a("k", i * self.n_y + n)
+            return self.a("k", max(i, 0) * self.n_y + n)
 
         def start(n: int) -> str:
             return self.a("y", n)
@@ -94,14 +111,12 @@ class ClampStep(ClampOutput):
         def dstart(n: int) -> str:
             return self.d("y", n)
 
-        def so_far(n: int) -> str:
-            return self._sum(C[i], self.d, n)
-
         def dc(name: str) -> str:
             return self.d("c", name)
 
-        with t.function(f"stageBy{i}", f"Derivatives of the increments of stage {i}."):
-            for n in range(self.n_y) if i else ():
+        name = "correctBy" if i == CORRECT else f"stageBy{i}"
+        with t.function(name, f"Derivatives of the increments of {name}."):
+            for n in range(self.n_y) if i > 0 else ():
                 reached = self._sum(A[i], self.d, n)
                 t.put(self.d("ys", n), f"{self.d('y', n)} + {reached}")
             t.let("per", f"1.0/{self.s(LENGTH)}")
@@ -109,7 +124,7 @@ class ClampStep(ClampOutput):
             kv, kp, ke = (k(n) for n in (self.at_v, self.at_p, self.at_e))
             for row in range(self.n_u):
                 moved = f"{self.a(slope, row)}*{dy(self.at_v)} + {self.d('by', row)}"
-                t.let(f"m{row}", moved if i else self.d("moved", row))
+                t.let(f"m{row}", moved if i > 0 else self.d("moved", row))
 
             def flux(chain: int, state: int, r: int) -> str:
                 x, dx = self._source(chain, state, y, "1.0"), self._source(chain, state, dy, "0.0")
@@ -122,7 +137,7 @@ class ClampStep(ClampOutput):
                 )
 
             flow = self._flow("f", flux)
-            right = {n: f"{flow[n]} + {so_far(n)}*per" for n in range(self.n_x)}
+            right = {n: f"{flow[n]} + {push(n)}" for n in range(self.n_x)}
             current = self._current(y)
             chains = range(len(self.model.chains))
             parts = [f"{current.by_open(n)}*{self._projected(n, dy)}" for n in chains]
@@ -139,26 +154,27 @@ class ClampStep(ClampOutput):
             t.let("change", " + ".join([f"({self.d('steepness')} + {dc('leak')})*{kv}", *changes]))
             t.let("across", f"{y(self.at_p)} + {c('offset')} - {v}")
             t.let("acrossBy", f"{dy(self.at_p)} + {dc('offset')} - {dv}")
-            command = self.s(COMMAND + NODE_OF_STAGE[i])
+            command = self.s(COMMAND + NODE_OF_STAGE[max(i, 0)])
             t.let("lead", f"{command} - {y(self.at_e)}")
             t.let("leadBy", f"0.0 - {dy(self.at_e)}")
 
             def pushed(name: str, n: int) -> str:
                 changed = f"{self.a('stage', name)} - g*{k(n)}"
-                return f"{c(name)}*{so_far(n)}*per + {dc(name)}*({changed})"
+                return f"{c(name)}*{push(n)} + {dc(name)}*({changed})"
 
             right[self.at_v] = (
                 f"acrossBy - {dc('resistance')}*({self.a('stage', 'current')} + pull) - "
                 f"{c('resistance')}*(flows + change) + {pushed('charging', self.at_v)}"
             )
-            rises = f" + {D[i]!r}*{self.s(RISE)}*{dc('boost')}" if D[i] else ""
+            moving = 0.0 if i == CORRECT else D[i]
+            rises = f" + {moving!r}*{self.s(RISE)}*{dc('boost')}" if moving else ""
             right[self.at_p] = (
                 f"{dc('fraction')}*(across + {kp} - {kv}) + {c('fraction')}*acrossBy + "
                 f"{dc('boost')}*(lead - {ke}) + {c('boost')}*leadBy - {dy(self.at_p)} + "
                 f"{pushed('lag', self.at_p)}{rises}"
             )
             right[self.at_e] = f"leadBy + {pushed('tracking', self.at_e)}"
-            self._solve(lambda n: self.d("k", i * self.n_y + n), right)
+            self._solve(lambda n: self.d("k", max(i, 0) * self.n_y + n), right)
 
     def _tangent_finish(self) -> None:
         """Write finishBy, the end of the step, and observeBy, its recorded values."""

@@ -14,6 +14,9 @@ A mesh cannot foresee a current that escapes from the clamp long after the jump,
 `LEVELS` begins at 0.1 us, later than some amplifiers settle. Every candidate therefore carries an
 estimate of its error, and is taken again on the next mesh, from the second on with steps from 1 ps,
 where that is too large.
+
+Since all candidates have the same steps, so have the factors of a method that rests on several past
+states: they are columns of the mesh. The first steps behind a jump or a kink are of one state each.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.waves import Constant, Samples, Segment, Sines
-from channelfit.scoring.layout.clamp_scheme import NODES
+from channelfit.scoring.layout.clamp_scheme import GAMMA, NODES, ORDER, multistep
 
 
 class Fineness(NamedTuple):
@@ -53,15 +57,23 @@ class Fineness(NamedTuple):
         return max(1.0, self.per_age / _PER_AGE)
 
 
-_PER_AGE, _FIRST_STEP, _SHORTEST, _TOLERANCE = 12, 1e-9, 3e-6, 2e-4
-#: Coarse to fine. The first resolves no more than most amplifiers and channels do, those behind it
-#: any time constant alike; currents within the tolerances are right to 1e-4 of
-#: their peak, where this is not far below what is charged and cancelled.
+_PER_AGE, _FIRST_STEP, _SHORTEST = 12, 1e-9, 3e-6
+#: Coarse to fine. The first resolves no more than most amplifiers and channels do, the second those
+#: that oscillate or lag little, too, those behind it any time constant alike; currents within the
+#: tolerances are right to 1e-4 of their peak, where this is not far below what is charged and
+#: cancelled.
 LEVELS = (
-    Fineness(7, 1e-4, 2e-3, 5e-5),
-    *(Fineness(_PER_AGE * n, _FIRST_STEP / n, _SHORTEST / n, _TOLERANCE) for n in (1, 2, 4, 8)),
+    Fineness(_PER_AGE, 1e-4, 2e-3, 5e-5),
+    Fineness(20, 1e-9, 5e-4, 5e-5),
+    *(Fineness(_PER_AGE * n, _FIRST_STEP / n, _SHORTEST / n, 1e-4) for n in (2, 4, 8)),
 )
 _GROWTH = 9.0
+#: ms by which a sample may lie behind the end of a step and still be read in it.
+AT_ONCE = 1e-7
+#: By how much steps may grow from one to the next where they rest on several past states.
+_STEADY = 1.5
+#: How many times its own error a step of the multistep method counts: errors of one sign add up.
+_ADDING_UP = 5.0
 #: ms: the length of a leap, in which potentials of shorter time constants follow a jump.
 _AT_ONCE = 1e-10
 #: mV that the command may move in one step, and radians of its fastest sine, where none is finer.
@@ -71,13 +83,18 @@ _NO_JUMP, _NO_KINK = 1e-9, 1e-9
 #: Columns of `ClampGrid.steps`: ms from the start of the sweep, ms, the command at the NODES of the
 #: step, how far it would rise in the step at the slope of its beginning, mV, the length of the step
 #: before relative to it, r, and 1/(r (1 + r))^2; both are 0 where the current is not smooth so far.
+#: Then the factor of the masses in its matrix, 1/ms, and of MULTISTEP the part of the correction
+#: that its error is, and the factors of past states in the prediction and in what they add to a
+#: derivative; the first of its NODES is then its end, and it has no RISE.
 BEGIN, LENGTH, COMMAND, RISE = 0, 1, 2, 2 + len(NODES)
-PAST, PER_PAST, WIDTH = RISE + 1, RISE + 2, RISE + 3
+PAST, PER_PAST, PER_STEP, SHARE = RISE + 1, RISE + 2, RISE + 3, RISE + 4
+AHEAD, PUSH, WIDTH = SHARE + 1, SHARE + 1 + ORDER, SHARE + 1 + 2 * ORDER
 #: Columns of `ClampGrid.sweeps`: its holding voltage, -1 to go on from the sweep before; its first
 #: step and how many; its first sample and how many.
 REST, FIRST_STEP, N_STEPS, FIRST_SAMPLE, N_SAMPLES = range(5)
-#: Values of `ClampGrid.jumped`: a leap over a jump of the command, and the step behind it.
-LEAP, BEHIND = 2, 1
+#: Values of `ClampGrid.kinds`: a step from one state, that behind a jump of the command, the leap
+#: over the jump, and a step from several past states.
+ONE_STEP, BEHIND, LEAP, MULTISTEP = range(4)
 
 
 @dataclass(frozen=True)
@@ -87,9 +104,8 @@ class ClampGrid:
     Attributes:
         holding: (n_rests,) mV, the distinct voltages at which sweeps rest.
         sweeps: (n_sweeps, 5) int64, columns REST .. N_SAMPLES.
-        steps: (n_steps, WIDTH), columns BEGIN .. PER_PAST.
-        jumped: (n_steps,) int64, LEAP for the step of no length over a jump of the command, BEHIND
-            for the one after it, and 0.
+        steps: (n_steps, WIDTH), columns BEGIN .. PUSH.
+        kinds: (n_steps,) int64, ONE_STEP .. MULTISTEP; a LEAP has no length.
         times, data, weight: (n_samples,) ms from the start of the sweep, pA, and weights.
         outputs: for each experiment (n_sweeps, n_times_max), the place of each sample in `times`,
             -1 where it is not among them.
@@ -98,7 +114,7 @@ class ClampGrid:
     holding: np.ndarray
     sweeps: np.ndarray
     steps: np.ndarray
-    jumped: np.ndarray
+    kinds: np.ndarray
     times: np.ndarray
     data: np.ndarray
     weight: np.ndarray
@@ -159,7 +175,7 @@ def grid(
     holding: list[float] = []
     sweeps: list[tuple[int, ...]] = []
     steps: list[np.ndarray] = []
-    jumped: list[int] = []
+    kinds: list[int] = []
     samples: list[np.ndarray] = []
     outputs = []
     n_samples = 0
@@ -172,17 +188,17 @@ def grid(
             kept, last = _needed(protocol, k, weight)
             if not len(kept) and not protocol.carry_over:
                 continue
-            first = len(jumped)
+            first = len(kinds)
             if not protocol.carry_over:
                 mesh = _Mesh(protocol.holding_mV, level)
-            for row, jump in mesh.steps(_pieces(protocol, k)):
+            for row, kind in mesh.steps(_pieces(protocol, k)):
                 if row[BEGIN] > last:
                     break
                 steps.append(row)
-                jumped.append(jump)
+                kinds.append(kind)
             place[k, kept] = n_samples + np.arange(len(kept))
             start = -1 if protocol.carry_over and k > 0 else rest
-            sweeps.append((start, first, len(jumped) - first, n_samples, len(kept)))
+            sweeps.append((start, first, len(kinds) - first, n_samples, len(kept)))
             n_samples += len(kept)
             columns = [protocol.times_ms[kept]]
             columns.append(np.zeros(len(kept)) if current is None else current[k, kept])
@@ -194,7 +210,7 @@ def grid(
         np.array(holding),
         np.array(sweeps, np.int64).reshape(-1, 5),
         np.array(steps).reshape(-1, WIDTH),
-        np.array(jumped, np.int64),
+        np.array(kinds, np.int64),
         np.ascontiguousarray(table[0]),
         np.ascontiguousarray(table[1]),
         np.ascontiguousarray(table[2]),
@@ -236,13 +252,13 @@ class _Mesh:
     shortest: float = math.inf
 
     def steps(self, pieces: Sequence[_Piece]) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield the rows of `ClampGrid.steps` of one sweep, and the values of `ClampGrid.jumped`.
+        """Yield the rows of `ClampGrid.steps` of one sweep, and the values of `ClampGrid.kinds`.
 
         The next sweep goes on from here where all of them are taken.
         """
         level = LEVELS[self.level]
         for piece in pieces:
-            t, jump, lengths = piece.begin, self._begin(piece), [0.0, 0.0]
+            t, kind, lengths = piece.begin, self._begin(piece), list[float]()
             while t < piece.end:
                 steepest = max(abs(piece.slope(t)), 1e-300)
                 h = min(
@@ -253,17 +269,40 @@ class _Mesh:
                 left = piece.end - t
                 h = left if h > left * (1 - 1e-9) else min(h, 0.5 * left) if h > 0.6 * left else h
                 at = np.minimum(t + h * np.asarray(NODES), piece.end)
-                past = lengths[1] / h if lengths[0] else 0.0
-                smooth = [past, 1 / (past * (1 + past)) ** 2 if past else 0.0]
-                row = np.array([t, h, *piece.voltage(at), h * piece.slope(t), *smooth])
-                if jump:
-                    command = np.repeat(row[COMMAND], len(NODES))
-                    yield np.array([t, _AT_ONCE, *command, 0.0, 0.0, 0.0]), LEAP
-                yield row, jump
-                t, self.age, jump = (piece.end if h == left else t + h), self.age + h, 0
-                lengths = [lengths[1], h]
+                row = np.zeros(WIDTH)
+                row[BEGIN], row[LENGTH], row[PER_STEP] = t, h, 1 / (h * GAMMA)
+                row[COMMAND:RISE] = piece.voltage(at)
+                if kind == BEHIND:
+                    leap = row.copy()
+                    leap[LENGTH], leap[PER_STEP] = _AT_ONCE, 1 / (_AT_ONCE * GAMMA)
+                    leap[COMMAND:RISE] = row[COMMAND]
+                    yield leap, LEAP
+                row[RISE] = h * piece.slope(t)
+                if len(lengths) >= 2:
+                    past = lengths[-1] / h
+                    row[PAST], row[PER_PAST] = past, 1 / (past * (1 + past)) ** 2
+                recent = [*lengths[-ORDER:], h]
+                if len(recent) > ORDER and all(b < _STEADY * a for a, b in pairwise(recent)):
+                    row[PER_STEP:] = self._several(recent)
+                    row[COMMAND], row[RISE], kind = row[RISE - 1], 0.0, MULTISTEP
+                yield row, kind
+                t, self.age, kind = (piece.end if h == left else t + h), self.age + h, ONE_STEP
+                lengths.append(h)
             self.voltage = float(piece.voltage(piece.end))
             self.slope = piece.slope(piece.end)
+
+    def _several(self, lengths: list[float]) -> np.ndarray:
+        """Return the columns from PER_STEP on of a step behind others, of all these lengths, ms.
+
+        Behind a jump the polynomials of the method are those of the logarithm of the time since:
+        of it relaxations of any time constant are equally smooth.
+        """
+        ages, scale = np.cumsum(lengths[::-1]), 1.0
+        age = self.age + lengths[-1] + self.shortest * LEVELS[self.level].per_age
+        if math.isfinite(age):
+            scale, ages = 1 / age, -np.log1p(-ages / age)
+        g, ahead, slope, share = multistep(ages)
+        return np.array([scale * g, _ADDING_UP * share, *ahead, *(-scale * slope)])
 
     def _due(self, level: Fineness) -> float:
         """Return the step, ms, that the time since the last jump or kink asks for."""
@@ -283,7 +322,7 @@ class _Mesh:
             least = max(_MOST_MV / kink / per_age, shortest)
             if least < max(self.shortest, self.age / per_age):
                 self.age, self.first, self.shortest = 0.0, least, least
-        return 0
+        return ONE_STEP
 
 
 def _pieces(protocol: Protocol, k: int) -> list[_Piece]:

@@ -19,6 +19,8 @@ _EXP = tuple(1.0 / factorial(k) for k in range(14))
 _EXPREL = tuple(1.0 / factorial(k + 1) for k in range(14))
 #: The series of the slope of exprel, from the constant up.
 EXPREL_SLOPE = tuple(1.0 / (factorial(k) * (k + 2)) for k in range(20))
+#: The even part of x/(e**x - 1), the odd one being -x/2: a series of x**2, from the constant up.
+BERNOULLI = (1.0, 1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)
 _MOST = 709.782712893384  # log of the largest number
 _ROUNDED = 1.5 * 2.0**52
 _POSITIVE = 2**63 - 1
@@ -113,6 +115,29 @@ def exprel_slope(x: float) -> float:
         p = p * x + EXPREL_SLOPE[k]
     # e**x overflows late, e**x/x does not for the x that rates see; 1/x/x never does
     return p if abs(x) < 1.0 else (1.0 - 1.0 / x) * (exp(x) / x) + 1.0 / x / x
+
+
+@inline
+def bernoulli(x: float) -> float:
+    """Return x/(e**x - 1), 1 at 0, the inverse of exprel: by its series where it would cancel."""
+    u = x * x
+    p = BERNOULLI[6]
+    for k in unrolled(5, -1, -1):
+        p = p * u + BERNOULLI[k]
+    away = min(x, 700.0) if abs(x) >= 0.5 else 1.0
+    return p - 0.5 * x if abs(x) < 0.5 else x * (1.0 / (exp(away) - 1.0))
+
+
+@inline
+def bernoulli_slope(x: float) -> float:
+    """Return d bernoulli/dx, -1/2 at 0."""
+    u = x * x
+    p = 12.0 * BERNOULLI[6]
+    for k in unrolled(5, 0, -1):
+        p = p * u + 2.0 * k * BERNOULLI[k]
+    away = min(x, 700.0) if abs(x) >= 0.5 else 1.0
+    per = 1.0 / (exp(away) - 1.0)
+    return x * p - 0.5 if abs(x) < 0.5 else per * (1.0 - x * (1.0 + per))
 
 
 @inline
