@@ -39,6 +39,8 @@ from channelfit.tasks.result_store import Arrays, Key, ResultStore, decoded_json
 
 #: Iterations of least squares in the rounds of a level, and the least schemes that go on.
 _ITERATIONS, _LEAST = (12, 25, 50), 3
+#: A scheme whose cost after its scan is so many times that of the best one is not fitted fully.
+_HOPELESS = 4.0
 #: Parents from whose solutions a scheme begins, at most.
 _PARENTS = 4
 #: Starts of a full fit that must agree, and rounds without a gain after which it ends anyway.
@@ -358,6 +360,8 @@ class Discovery:
     def fit(self) -> list[int]:
         """Fit the best schemes fully, and return the places of those that could be."""
         best = self.ranked()[: self.tasks.effort.keep]
+        lowest = max(self.fits[best[0]].best, self.floor) if best else 0.0
+        best = [k for k in best if self.fits[k].best <= _HOPELESS * lowest]
         self._round("fit", {("fit", k, 0): {"unit": self.fits[k].unit} for k in sorted(best)})
         return [k for k in self.ranked() if k in self.values]
 

@@ -1,0 +1,244 @@
+"""Measures how often `channelfit discover` finds the scheme that made the data, and how fast it is.
+
+    python benchmarks/discover.py [--cases 20] [--states 3 5] [--cycles N] [--out DIR]
+    python benchmarks/discover.py --speed 6 [--share 12] [--out DIR]
+
+For each case a scheme is drawn from all of so many states, and its rates anew until the data
+determine every parameter (`channelfit uncertainty` would name none that is not). The data are the
+staircase of protocols/staircase.yaml and the steps of protocols/herg_activation.yaml, sampled every
+2 ms, with white noise of 2 % of the largest current. Then all schemes from two states up to the
+largest number are fitted, and it is asked where the true one stands: first, within 6 of the best by
+BIC, or equivalent to one that is (each fits the currents of the other to 1e-4).
+
+--speed scans a share of the schemes of so many states, drawn at random, without their parents, and
+fits two fully: processor time of a scheme, and what all would take at that pace on two cores. Time
+is that of this process on all its cores, so that what else runs counts little.
+
+Results are written after every case, so that a run that is cut off leaves what it has measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from report import Row, as_script, finish
+
+from channelfit.discovery.models import SchemeModels
+from channelfit.discovery.results import EQUIVALENT, Found, found_by
+from channelfit.discovery.run import ready
+from channelfit.discovery.schemes import Scheme, Space
+from channelfit.discovery.search import NEAR_BIC, Discovery
+from channelfit.model.model_file import build_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.protocol import build_protocol
+from channelfit.reading.documents import Section, read_yaml
+from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.assessment import assess
+from channelfit.scoring.scorer import make_scorer
+from channelfit.search.plan import FitPlan, simulate_surrogate
+
+ROOT = Path(__file__).parents[1]
+PROTOCOLS, SAMPLING = ("staircase", "herg_activation"), "2 ms"
+NOISE, DRAWS = 0.02, 500
+#: Rates at either end of the command, 1/ms.
+SLOWEST, FASTEST = 1e-3, 0.3
+MODEL: dict[str, Any] = {
+    "name": "truth",
+    "states": ["C", "O"],
+    "rates": {"C -> O": "k", "O -> C": "k"},
+    "current": {"open": ["O"], "conductance": "g", "reversal": "-88 mV"},
+    "parameters": {
+        "k": {"range": [0.01, 1], "unit": "1/ms", "value": 0.1},
+        "g": {"range": [1, 1000], "unit": "nS", "scale": "log", "value": 50},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What came of one true scheme.
+
+    seconds: of the processor, for all schemes. rank: of the true scheme by BIC, counted from 1;
+    above: how far its BIC is above the best; equivalent: whether the best one is equivalent to it.
+    agreed: how many starts of its full fit agreed; None where it was not fitted fully.
+    """
+
+    number: int
+    truth: str
+    graph: str
+    best: str
+    schemes: int
+    rank: int
+    above: float
+    equivalent: bool
+    agreed: int | None
+    seconds: float
+
+
+def template() -> FitPlan:
+    """The plan of two states, under both protocols, without data."""
+    documents = [read_yaml(ROOT / "protocols" / f"{name}.yaml") for name in PROTOCOLS]
+    protocols = [build_protocol({**one, "sampling": SAMPLING}, None) for one in documents]
+    problem = Problem(build_model(MODEL, None), tuple(Experiment(p) for p in protocols))
+    return FitPlan(problem, "hybrid", {}, {}, MODEL, Path("truth.yaml"), in_memory=True)
+
+
+def recorded(plan: FitPlan, scheme: Scheme, random: np.random.Generator) -> FitPlan:
+    """The template with data of a scheme, whose parameters they determine."""
+    own = SchemeModels.read(plan, Section({}, None, "discover")).plan_of(scheme)
+    names = [p.name for p in own.problem.parameters]
+    scorer = make_scorer(own.problem, "cpu")
+    commands = np.concatenate([e.protocol.command().ravel() for e in plan.problem.experiments])
+    low, high = float(np.nanmin(commands)), float(np.nanmax(commands))
+    for _ in range(DRAWS):
+        values = np.full(len(names), 50.0)  # the conductance keeps it
+        for row, name in enumerate(names):
+            if name.startswith("a_"):
+                first, second = random.uniform(np.log(SLOWEST), np.log(FASTEST), 2)
+                slope = (second - first) / (high - low)
+                values[row], values[names.index(f"z{name[1:]}")] = (
+                    np.exp(first - slope * low),
+                    slope,
+                )
+        currents = scorer.simulate(values[:, None])
+        peak = max(float(np.nanmax(np.abs(c))) for c in currents)
+        noise = NOISE * peak
+        problem = simulate_surrogate(
+            own.problem.with_values(values), scorer, noise, int(random.integers(1 << 31))
+        )
+        try:
+            judged = assess(replace(own, problem=problem), make_scorer(problem, "cpu"), values)
+        except InputError:
+            continue
+        if not judged.open:
+            return replace(plan, problem=replace(plan.problem, experiments=problem.experiments))
+    raise RuntimeError(f"no rates of {scheme.text} are determined by these data")
+
+
+def case(number: int, space: Space, keys: Mapping[str, Any]) -> Case:
+    """Draw a scheme, record it, and look for it among all."""
+    random = np.random.Generator(np.random.Philox(np.random.SeedSequence([7, number])))
+    schemes = space.schemes
+    while True:
+        truth = schemes[int(random.integers(len(schemes)))]
+        try:
+            plan = recorded(template(), truth, random)
+            break
+        except RuntimeError as error:
+            print(error, flush=True)
+    began = time.process_time()
+    tasks = ready(plan, keys, seed=number, backend="cpu")
+    discovery = Discovery(tasks)
+    discovery.scan()
+    found = found_by(discovery, discovery.fit())
+    seconds = time.process_time() - began
+    names = [row["scheme"] for row in found.rows]
+    row = next(row for row in found.rows if row["scheme"] == truth.name)
+    return Case(
+        number,
+        truth.name,
+        truth.text,
+        names[0],
+        len(tasks.schemes),
+        names.index(truth.name) + 1,
+        row["bic_difference"],
+        _equivalent(found, truth.name, names[0]),
+        row["starts_agreed"],
+        seconds,
+    )
+
+
+def _equivalent(found: Found, one: str, other: str) -> bool:
+    """Whether each of two schemes has the currents of the other."""
+    exact = {(f.fitted, f.to) for f in found.follows if f.relative < EQUIVALENT}
+    return one == other or {(one, other), (other, one)} <= exact
+
+
+def rows_of(cases: list[Case]) -> list[Row]:
+    """The counts of all cases so far."""
+    n = len(cases)
+    near = sum(c.above <= NEAR_BIC or c.equivalent for c in cases)
+    first = sum(c.rank == 1 or c.equivalent for c in cases)
+    a_scheme = sum(c.seconds for c in cases) / sum(c.schemes for c in cases)
+    return [
+        Row("true scheme within 6 of the best by BIC", near, "cases", n, near / n),
+        Row("true scheme first", first, "cases", n, first / n),
+        Row("processor time of a scheme", a_scheme, "s", note="scans and full fits together"),
+        *(
+            Row(
+                f"case {c.number}: {c.truth} ({c.graph})",
+                c.above,
+                "BIC above the best",
+                note=f"rank {c.rank} of {c.schemes}; first is {c.best}; {c.seconds:.0f} s",
+            )
+            for c in cases
+        ),
+    ]
+
+
+def speed(states: int, share: int) -> list[Row]:
+    """The processor time of some schemes of a size."""
+    random = np.random.Generator(np.random.Philox(3))
+    everything = Space((states, states)).schemes
+    plan = recorded(template(), Space((4, 4), cycles=0).schemes[1], random)
+    tasks = ready(plan, {"states": [2, 3], "keep": 2}, seed=1, backend="cpu")
+    places = random.choice(len(everything), min(share, len(everything)), replace=False)
+    some = tuple(everything[int(k)] for k in sorted(places))
+    discovery = Discovery(replace(tasks, schemes=some))
+    began = time.process_time()
+    discovery.scan()
+    scanned = (time.process_time() - began) / len(some)
+    began = time.process_time()
+    discovery.fit()
+    full = (time.process_time() - began) / 2
+    n, keep = len(everything), 10
+    hours = (n * scanned + keep * full) / 2 / 3600
+    return [
+        Row(f"scan of a scheme of {states} states", scanned, "s of the processor"),
+        Row(f"full fit of a scheme of {states} states", full, "s of the processor"),
+        Row(
+            f"all {n:,} schemes of {states} states on two cores, {keep} of them fitted fully",
+            hours,
+            "h",
+            note=f"extrapolated from {len(some)} schemes and 2 fits",
+        ),
+    ]
+
+
+def main() -> None:
+    """Measure what the command line names."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--states", type=int, nargs=2, default=(3, 5))
+    parser.add_argument("--cycles", type=int)
+    parser.add_argument("--speed", type=int)
+    parser.add_argument("--share", type=int, default=12)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.speed:
+        rows = speed(given.speed, given.share)
+        finish("discover_speed", "How fast schemes are fitted", rows, "CPU", given.out)
+        return
+    limits = {} if given.cycles is None else {"cycles": given.cycles}
+    low, high = given.states
+    space, cases = Space((low, high), **limits), list[Case]()
+    for number in range(1, given.cases + 1):
+        cases.append(case(number, space, {"states": [2, high], **limits}))
+        last = number == given.cases
+        print(cases[-1], flush=True)
+        series = {"cases": [asdict(c) for c in cases], "requested": given.cases}
+        finish(
+            "discover", "Is the true scheme found?", rows_of(cases), "CPU", given.out, series, last
+        )
+
+
+if __name__ == "__main__":
+    as_script(main)
