@@ -99,8 +99,9 @@ def front_figure(found: Found) -> Figure:
 
 
 def currents_figure(found: Found) -> Figure:
-    """Draw the recordings with the currents of the schemes near the best one."""
-    near = [found.compared[found.best.index(k)] for k in found.near[:_TOGETHER]]
+    """Draw the recordings with the currents of the schemes near the best one, or of the next."""
+    shown = found.near if len(found.near) > 1 else found.best[:2]
+    near = [found.compared[found.best.index(k)] for k in shown[:_TOGETHER]]
     return comparison_figure(near, ", ".join(one.label for one in near))
 
 

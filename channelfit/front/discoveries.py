@@ -100,7 +100,7 @@ class Discovery:
         return shown_in_notebooks(front_figure(self._found))
 
     def plot_currents(self) -> Figure:
-        """Draw the data with the currents of the schemes near the best one."""
+        """Draw the data with the currents of the schemes near the best one, or of the next."""
         from channelfit.discovery.page import currents_figure  # loads Matplotlib
         from channelfit.front.pictures import shown_in_notebooks
 

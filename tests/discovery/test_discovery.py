@@ -32,6 +32,7 @@ from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
 from channelfit.tasks.executor import TaskSet
 from channelfit.tasks.result_store import Arrays, Key, ResultStore
+from support.browser import NARROW, WIDE, Page
 from support.little import THREE_STEPS
 
 #: Three states in a row: what is to be found.
@@ -218,6 +219,23 @@ def test_a_folder_with_results_is_not_written_to_and_a_finished_run_is_not_resum
     assert "never overwrites another" in again.output
     assert CliRunner().invoke(main, ["discover", "--resume", str(run)]).exit_code == 0
     assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("width", "dark"), [(WIDE, False), (NARROW, True)])
+def test_the_page_serves_everybody(page: Page, run: Path, width: int, dark: bool) -> None:
+    page.open(run / "discover.html", width, dark)
+    page.check()
+
+
+@pytest.mark.integration
+def test_workers_give_the_same_table(place: Path, run: Path) -> None:
+    folder = place / "by_workers"
+    words = ["discover", str(place / "truth.yaml"), "--out", str(folder), "--cluster", "local:2"]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    for file in ("schemes.csv", *(f"schemes/{f.name}" for f in (run / "schemes").iterdir())):
+        assert (folder / file).read_bytes() == (run / file).read_bytes(), file
 
 
 class Elsewhere:
