@@ -44,12 +44,14 @@ class SchemeModels:
         plan: of the fit file, with its data.
         rate, parameters: of one transition, as the section `discover` has them.
         reversible: whether cycles keep microscopic reversibility.
+        chooses: whether rates may be found not to depend on the voltage.
     """
 
     plan: FitPlan
     rate: str
-    parameters: Mapping[str, Mapping[str, Any]]
+    parameters: Mapping[str, dict[str, Any]]
     reversible: bool
+    chooses: bool = False
 
     @classmethod
     def read(cls, plan: FitPlan, section: Section) -> SchemeModels:
@@ -70,12 +72,19 @@ class SchemeModels:
         unused = [name for name in rows if name not in _WORD.findall(str(rate))]
         if unused:
             raise section.error("is not in the rate", f"parameters.{unused[0]}")
-        return cls(plan, str(rate), rows, section.flag("reversible"))
+        chooses = section.choice("voltage") == "choose"
+        if chooses and rate != RATE:
+            raise section.error(f"only rates {RATE} can be chosen from", "voltage")
+        return cls(plan, str(rate), rows, section.flag("reversible"), chooses)
 
     # --- the document -----------------------------------------------------------------------------
 
-    def document(self, scheme: Scheme) -> dict[str, Any]:
-        """Return the model file of a scheme, as plain data without values of rates."""
+    def document(self, scheme: Scheme, still: Collection[str] = ()) -> dict[str, Any]:
+        """Return the model file of a scheme, as plain data without values of rates.
+
+        Arguments:
+            still: names of parameters z that are 0: their rates do not depend on the voltage.
+        """
         names = scheme.states
         kept = self._kept
         rates, rows = {}, dict(kept["parameters"])
@@ -92,7 +101,7 @@ class SchemeModels:
                 own = self._own(name, suffix)
                 if own in kept["parameters"]:
                     raise InputError("is a name that discover gives", None, f"parameters.{own}")
-                rows[own] = dict(row)
+                rows[own] = row | ({"value": 0.0, "fixed": True} if own in still else {})
         opened = [names[k] for k in range(scheme.n_open)]
         return {
             **kept,
@@ -141,9 +150,12 @@ class SchemeModels:
         tree = _tree(scheme)
         return {(j, i) for i, j in scheme.edges if tree[i] != j and tree[j] != i}
 
-    def plan_of(self, scheme: Scheme) -> FitPlan:
-        """Return the plan to fit a scheme to the data. Raises InputError where it cannot be."""
-        plan, document = self.plan, self.document(scheme)
+    def plan_of(self, scheme: Scheme, still: Collection[str] = ()) -> FitPlan:
+        """Return the plan to fit a scheme to the data; `still` as of `document`.
+
+        Raises InputError where it cannot be.
+        """
+        plan, document = self.plan, self.document(scheme, still)
         section = {k: v for k, v in plan.section.items() if k not in _OF_ONE}
         model = build_model(
             document, plan.file, first_temperature(section), words_of_clamps(section)

@@ -31,7 +31,7 @@ TABLE, MODELS = "schemes.csv", "schemes"
 COLUMNS = (
     *("scheme", "graph", "states", "open", "transitions", "parameters", "stage", "cost", "rms_pA"),
     *("aic_difference", "bic_difference", "held_out_pA", "starts_agreed", "starts"),
-    *("not_determined", "failure"),
+    *("not_determined", "without_voltage", "failure"),
 )
 #: A scheme has the currents of another one if it follows them to this share of their root mean
 #: square, which is far below what any recording shows.
@@ -104,6 +104,7 @@ class Found:
                     "starts_agreed": agreement.get("arrived"),
                     "starts": agreement.get("independent_starts"),
                     "not_determined": None if fit.undetermined is None else len(fit.undetermined),
+                    "without_voltage": len(fit.still),
                     "failure": fit.failure or None,
                 }
             )

@@ -70,6 +70,7 @@ class SchemeFit:
         failure: why there is no fit; empty where there is one.
         agreement: of independent starts, as `Agreement.as_plain`; None unless it was fitted fully.
         undetermined: parameters that the data do not determine, in sentences; None likewise.
+        still: names of the parameters z that were left out.
     """
 
     scheme: Scheme
@@ -80,6 +81,7 @@ class SchemeFit:
     failure: str = ""
     agreement: Mapping[str, Any] | None = None
     undetermined: tuple[str, ...] | None = None
+    still: tuple[str, ...] = ()
 
     @property
     def best(self) -> float:
@@ -172,20 +174,61 @@ class SchemeTasks:
                 least, best = seen.best, seen.values
         if not len(best):
             raise InputError("no candidate could be scored")
+        still: tuple[str, ...] = ()
+        if self.models.chooses:
+            plan, best, still = self._without_voltage(place, plan, best)
+            scorer = make_scorer(plan.problem, self.backend)
         judged = assess(plan, scorer, best, finish=True)
         found = judged.estimate
         facts = {
             "agreement": search.agreement.as_plain() if search.agreement else None,
             "undetermined": [combination.text for combination in judged.open],
             "values": found.objective.physical(found.unit[:, None])[:, 0].tolist(),
+            "still": still,
         }
         # without the solved parameters, which follow
         values = dict(zip(self._names(plan), facts["values"], strict=True))
         return self._arrays_of(plan, None, facts, unit_of(plan, values), found.cost)
 
+    def _without_voltage(
+        self, place: int, plan: FitPlan, values: np.ndarray
+    ) -> tuple[FitPlan, np.ndarray, tuple[str, ...]]:
+        """Leave out the z of a rate as long as BIC is lower without it, the least needed first.
+
+        Returns: the plan without them, its values (n_parameters,), and their names.
+        """
+        scheme, n = self.schemes[place], n_scored(plan.problem)
+        still: tuple[str, ...] = ()
+        least = math.inf
+        while True:
+            free = [p.name for p in plan.problem.parameters if p.name[:2] == "z_" and not p.fixed]
+            known = dict(zip(self._names(plan), values.tolist(), strict=True))
+            tried = []
+            for name in [*free, *([""] if math.isinf(least) else [])]:
+                own = self.models.plan_of(scheme, (*still, name)) if name else plan
+                objective = own.objective(make_scorer(own.problem, self.backend))
+                objective.previews = True
+                end = refine(objective, unit_of(own, known)[:, None])
+                cost, k = float(end.cost[0]), own.space.n_free + len(own.solved)
+                if not math.isfinite(cost):
+                    continue
+                bic = criteria(max(cost, objective.floor), k, n)[1]
+                tried.append((bic, name, own, objective.physical(end.unit)[:, 0]))
+            best = min(tried, key=lambda one: one[:2], default=None)
+            if best is None or best[0] >= least:
+                return plan, values, still
+            least, name, plan, values = best
+            if not name:
+                return plan, values, still
+            still = (*still, name)
+
     def _to_currents(self, place: int, other: int, given: Arrays) -> Arrays:
         """Fit a scheme to the currents that another one predicts, without noise."""
-        plan, source = (self.models.plan_of(self.schemes[k]) for k in (place, other))
+        still = decoded_json(given, "still")
+        plan, source = (
+            self.models.plan_of(self.schemes[k], names)
+            for k, names in zip((place, other), still, strict=True)
+        )
         currents = make_scorer(source.problem, self.backend).simulate(given["values"][:, None])
         problem = Problem(
             plan.problem.model,
@@ -298,7 +341,7 @@ class Discovery:
     on_done: Callable[[Key, SchemeFit], object] = lambda key, fit: None
     fits: dict[int, SchemeFit] = field(default_factory=dict)
     values: dict[int, np.ndarray] = field(default_factory=dict)
-    _plans: dict[int, FitPlan] = field(default_factory=dict)
+    _plans: dict[tuple[int, tuple[str, ...]], FitPlan] = field(default_factory=dict)
 
     @cached_property
     def places(self) -> dict[tuple[int, int, int, tuple[int, ...]], int]:
@@ -374,8 +417,12 @@ class Discovery:
         keys: dict[Key, Arrays] = {}
         for pair in combinations(sorted(best), 2):
             for k, j in (pair, pair[::-1]):
-                unit = self.fits[k].unit
-                keys["currents", k, j] = {"unit": unit, "values": self.values[j]}
+                still = json.dumps([self.fits[one].still for one in (k, j)]).encode()
+                keys["currents", k, j] = {
+                    "unit": self.fits[k].unit,
+                    "values": self.values[j],
+                    "still": np.frombuffer(still, np.uint8),
+                }
         found = self._computed(keys)
         return {
             (int(key[1]), int(key[2])): math.sqrt(float(one["cost"].min(initial=math.inf)))
@@ -384,9 +431,11 @@ class Discovery:
 
     def plan(self, place: int) -> FitPlan:
         """Return the plan of a scheme."""
-        if place not in self._plans:
-            self._plans[place] = self.tasks.models.plan_of(self.tasks.schemes[place])
-        return self._plans[place]
+        still = self.fits[place].still if place in self.fits else ()
+        if (place, still) not in self._plans:
+            made = self.tasks.models.plan_of(self.tasks.schemes[place], still)
+            self._plans[place, still] = made
+        return self._plans[place, still]
 
     def _computed(self, keys: Mapping[Key, Arrays]) -> dict[Key, Arrays]:
         tasks = replace(self.tasks, given=keys)
@@ -400,7 +449,10 @@ class Discovery:
             if stage == "fit" and not new.failure:
                 self.values[place] = np.array(decoded_json(found, "facts")["values"])
                 if before is not None:  # other starts, from which currents of others are fitted
-                    new = replace(new, unit=np.concatenate([new.unit, before.unit], axis=1))
+                    space = self.plan(place).space
+                    names = [space.parameters[k].name for k in space.free]
+                    kept = before.unit[[name not in new.still for name in names]]
+                    new = replace(new, unit=np.concatenate([new.unit, kept], axis=1))
             if before is None or not new.failure:
                 self.fits[place] = new
 
@@ -454,4 +506,5 @@ def _fit_of(scheme: Scheme, stage: str, found: Arrays) -> SchemeFit:
         str(facts.get("failure", "")),
         facts.get("agreement"),
         None if undetermined is None else tuple(undetermined),
+        tuple(facts.get("still", ())),
     )

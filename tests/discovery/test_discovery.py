@@ -282,17 +282,17 @@ def test_a_scheme_that_fails_is_named_and_the_others_are_fitted(
 ) -> None:
     tasks, make = tasks_of(plan, keep=1), SchemeModels.plan_of
 
-    def failing(models: SchemeModels, scheme: Any) -> FitPlan:
+    def failing(models: SchemeModels, scheme: Any, still: Sequence[str] = ()) -> FitPlan:
         if scheme.text == "C2-O-C1":
             raise InputError("this one cannot be had")
-        return make(models, scheme)
+        return make(models, scheme, still)
 
     monkeypatch.setattr(SchemeModels, "plan_of", failing)
     table, _ = found_in(tasks)
     assert [row["graph"] for row in table if row["failure"]] == ["C2-O-C1"]
     assert table[-1]["failure"] == "this one cannot be had"
     assert table[0]["graph"] == "C2-C1-O"
-    monkeypatch.setattr(SchemeModels, "plan_of", lambda models, scheme: failing(models, None))
+    monkeypatch.setattr(SchemeModels, "plan_of", lambda models, *_: failing(models, None))
     with pytest.raises(AttributeError):  # a defect of the program is no failure of a scheme
         found_in(tasks)
 
@@ -312,6 +312,22 @@ def test_schemes_with_the_same_currents_are_said_to_have_them(plan: FitPlan) -> 
     assert "have the same currents" in " ".join(found.conclusions())
 
 
+def test_rates_that_do_not_depend_on_the_voltage_are_found(place: Path, tmp_path: Path) -> None:
+    """Of three states where two of four rates do not, from the file as a fit would have it."""
+    rates = {**TRUTH["rates"], "C2 -> C1": "k*a", "C1 -> C2": "b"}
+    (tmp_path / "steps.yaml").write_text(STEPS)
+    (tmp_path / "truth.yaml").write_text(dump_yaml({**TRUTH, "rates": rates}))
+    plan, section = discoveries.read(tmp_path / "truth.yaml", Changes(), "cpu")
+    discovery = Discovery(ready(plan, {**section, "states": 3, "voltage": "choose"}))
+    discovery.scan()
+    found = found_by(discovery, discovery.fit())
+    first = found.rows[0]
+    assert (first["graph"], first["without_voltage"], first["parameters"]) == ("C2-C1-O", 2, 7)
+    fixed = {p.name for p in found.compared[0].fit.problem.parameters if p.fixed}
+    assert fixed == {"erev", "z_C2_C1", "z_C1_C2"}
+    assert all(len(one.to) for one in found.follows)
+
+
 # --- keys, options and Python ---------------------------------------------------------------------
 
 #: By key two values that lead to different schemes, models or searches.
@@ -327,6 +343,7 @@ PROOFS: dict[str, tuple[Any, Any]] = {
     "rate": ("a*exp(z*v)", "a*exp(2*z*v)"),
     "parameters": ({"a": {"range": [1, 2]}, "z": {"range": [0, 1]}},
                    {"a": {"range": [1, 3]}, "z": {"range": [0, 1]}}),
+    "voltage": ("all", "choose"),
     "scan": (8, 9),
     "starts": (1, 2),
     "keep": (1, 2),
@@ -341,7 +358,7 @@ def test_every_key_acts(plan: FitPlan) -> None:
             given = {"states": [3, 4], "open": 1, "backbone": ["C2 - C1", "C1 - O"], key: value}
             tasks = ready(plan, given)
             documents = [tasks.models.document(scheme) for scheme in tasks.schemes]
-            seen.append((documents, tasks.effort))
+            seen.append((documents, tasks.effort, tasks.models.chooses))
         assert seen[0] != seen[1], key
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from channelfit.reading.keys.shapes import (
+    Choice,
     Expression,
     Flag,
     Integer,
@@ -79,6 +80,13 @@ DISCOVER = Keys(
         "The parameters that each transition has for itself.",
         {"a": {"range": [1e-4, 10], "unit": "1/ms", "scale": "log"}},
         PARAMETERS,
+    ),
+    voltage=Key(
+        Choice(("all", "choose")),
+        "Whether every rate `a*exp(z*v)` depends on the voltage, or each z is left out of full "
+        "fits without which BIC is lower.",
+        "choose",
+        "all",
     ),
     scan=Key(Integer(1), "Points at which each scheme is scored at first.", 512, 256),
     starts=Key(Integer(1), "How many of them are refined.", 16, 8),
