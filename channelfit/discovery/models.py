@@ -224,7 +224,9 @@ class SchemeModels:
         for parent, states, values in parents:
             logs = self._rates(parent, values)
             known = {(states[i], states[j]): own for (i, j), own in logs.items()}
-            others = {k: v for k, v in values.items() if k in self._kept["parameters"]}
+            # of a parameter per cell there is one for each, such as g[A1]
+            mine = self._kept["parameters"]
+            others = {k: v for k, v in values.items() if k.partition("[")[0] in mine}
             for size in _LEAVING if parent.n < child.n else _NEW:
                 rates = self._with_new(child, known, size) if self._exponential else known
                 own = dict(others)
