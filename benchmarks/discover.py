@@ -35,17 +35,17 @@ from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Scheme, Space
 from channelfit.discovery.search import NEAR_BIC, Discovery
 from channelfit.model.model_file import build_model
-from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.experiment import Experiment, Problem, n_scored
 from channelfit.problem.protocol import build_protocol
 from channelfit.reading.documents import Section, read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.results.uncertainty.assessment import assess
+from channelfit.results.uncertainty.estimate import estimate, undetermined
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan, simulate_surrogate
 
 ROOT = Path(__file__).parents[1]
 PROTOCOLS, SAMPLING = ("staircase", "herg_activation"), "2 ms"
-NOISE, DRAWS = 0.02, 500
+NOISE, DRAWS = 0.02, 100
 #: Rates at either end of the command, 1/ms.
 SLOWEST, FASTEST = 1e-3, 0.3
 MODEL: dict[str, Any] = {
@@ -112,11 +112,13 @@ def recorded(plan: FitPlan, scheme: Scheme, random: np.random.Generator) -> FitP
         problem = simulate_surrogate(
             own.problem.with_values(values), scorer, noise, int(random.integers(1 << 31))
         )
+        objective = replace(own, problem=problem).objective(make_scorer(problem, "cpu"))
+        unit = objective.space.to_unit(values[:, None])[:, 0]
         try:
-            judged = assess(replace(own, problem=problem), make_scorer(problem, "cpu"), values)
+            found = estimate(objective, unit, n_scored(problem), sigma_pA=noise)
         except InputError:
             continue
-        if not judged.open:
+        if not undetermined(found):
             return replace(plan, problem=replace(plan.problem, experiments=problem.experiments))
     raise RuntimeError(f"no rates of {scheme.text} are determined by these data")
 
