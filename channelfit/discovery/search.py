@@ -167,7 +167,7 @@ class SchemeTasks:
     def _fitted(self, plan: FitPlan, scorer: ChannelScorer, place: int, given: Arrays) -> Arrays:
         """Fit a scheme until independent starts agree, and assess its parameters."""
         objective, random = plan.objective(scorer), self._random(place, len(_ITERATIONS))
-        search = _Search(self.models, plan, random, given["unit"])
+        search = _Search(self.models, plan, random, given["unit"], self.effort)
         least, best, seen = math.inf, np.empty(0), None
         for seen in search.search(objective):
             if seen.best < least:
@@ -275,10 +275,13 @@ class _Search(Hybrid):
         plan: FitPlan,
         random: np.random.Generator,
         initial: np.ndarray,
+        effort: Effort,
     ) -> None:
         super().__init__(
             plan.space.n_free,
             int(random.integers(1 << 62)),
+            scan=2 * effort.scan,
+            starts=2 * effort.starts,
             agree=_AGREE,
             patience=_PATIENCE,
             initial=initial,
