@@ -43,8 +43,9 @@ _ITERATIONS, _LEAST = (12, 25, 50), 3
 _HOPELESS = 4.0
 #: Parents from whose solutions a scheme begins, at most.
 _PARENTS = 4
-#: Starts of a full fit that must agree, and rounds without a gain after which it ends anyway.
-_AGREE, _PATIENCE = 3, 2
+#: The least starts of a full fit, how many of them must agree, and rounds without a gain after
+#: which it ends anyway.
+_STARTS, _AGREE, _PATIENCE = 16, 3, 2
 #: Differences of BIC up to which a scheme is kept beside the best (Kass and Raftery 1995: beyond
 #: it the evidence is strong), and iterations of a fit to the currents of another scheme.
 NEAR_BIC, _TO_CURRENTS = 6.0, 200
@@ -280,8 +281,7 @@ class _Search(Hybrid):
         super().__init__(
             plan.space.n_free,
             int(random.integers(1 << 62)),
-            scan=2 * effort.scan,
-            starts=2 * effort.starts,
+            starts=max(_STARTS, 2 * effort.starts),
             agree=_AGREE,
             patience=_PATIENCE,
             initial=initial,
