@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 #: A parameter stays open whose expected standard error exceeds this part of its value.
 _OPEN = 0.5
+_MOST_SAMPLES, _GREATEST_SPREAD = 10_000_000, 10.0
 
 
 class Design:
@@ -322,6 +323,12 @@ def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
         )
     if given["parameters"] and given["criterion"] not in ("log", "A"):
         raise InputError("only the criteria log and A can leave parameters out", key="parameters")
+    if not (given["members"] >= 1 and 0 <= given["spread"] <= _GREATEST_SPREAD):
+        raise InputError(
+            f"1 or more members of a spread of 0 to {_GREATEST_SPREAD:g} were expected, not "
+            f"{given['members']} of {given['spread']}",
+            key="spread",
+        )
     plan = DesignPlan(
         model=model,
         members=ensemble(model, model.values(), given["members"], given["spread"], given["seed"]),
@@ -356,6 +363,11 @@ def _check(plan: DesignPlan) -> None:
         )
     if limits.shortest < limits.sampling:
         raise InputError(f"{limits.shortest:g} ms is less than a sampling interval", key="shortest")
+    if limits.length / limits.sampling > _MOST_SAMPLES:
+        raise InputError(
+            f"{limits.sampling:g} ms makes more than {_MOST_SAMPLES:,} samples",
+            key="sampling",
+        )
     least = len(plan.kinds) * limits.shortest
     if not limits.length > least:
         raise InputError(

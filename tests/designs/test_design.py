@@ -209,6 +209,9 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
         ({"parameters": ["x"]}, "parameters: no free parameter"),
         ({"parameters": ["k"], "criterion": "D"}, "only the criteria log and A"),
         ({"criterion": "Z"}, "criterion: one of log, D, A, E"),
+        ({"sampling": "1e-9 ms"}, "sampling: 1e-09 ms makes more than 10,000,000 samples"),
+        ({"spread": float("nan")}, "spread: 1 or more members"),
+        ({"members": 0}, "spread: 1 or more members"),
         ({"shortest": 0.01}, "shortest: 0.01 ms is less than a sampling interval"),
     ],
 )
