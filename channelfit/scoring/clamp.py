@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from channelfit.model.channel import Parameter
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.run_tree import by_sweep
@@ -155,9 +157,12 @@ class ClampScorer(ChannelScorer):
         return self._refined(bool(self.free), self._scorable(parameters))
 
     def _first_level(self, scored: bool) -> int:
-        """Return the mesh on which candidates begin: that on which the model's own values end."""
+        """Return the mesh on which candidates begin: that on which the model's own values end.
+
+        A parameter without a value has the middle of its range.
+        """
         if scored not in self._first_levels:
-            values = self.problem.model.values()[:, None]
+            values = np.array([_typical(p) for p in self.problem.model.parameters])[:, None]
             errors = (self._run(False, values, k, not scored)[1][0] for k in range(len(LEVELS) - 1))
             within = [e < level.tolerance for e, level in zip(errors, LEVELS, strict=False)]
             self._first_levels[scored] = within.index(True) if True in within else 0
@@ -245,3 +250,10 @@ class ClampScorer(ChannelScorer):
         run = generated(source.text, "runSweeps")
         shared_kernel(run, parameters, arguments, source.lanes, self.n_threads)
         return out
+
+
+def _typical(p: Parameter) -> float:
+    """Return the value of a parameter, or the middle of its range on its own scale."""
+    if p.value is not None:
+        return p.value
+    return math.sqrt(p.lower * p.upper) if p.scale == "log" else 0.5 * (p.lower + p.upper)
