@@ -44,12 +44,15 @@ class Fineness(NamedTuple):
             an error through its effect on occupancies alone, which is smaller the shorter it lasts.
         tolerance: the largest error of an occupancy in one step (of 100 mV, of the membrane
             potential) with which a candidate is not taken again on the next mesh.
+        rests: whether steady steps rest on several past states. That is faster, but not stable
+            where a large current drives the membrane's potential away from the command.
     """
 
     per_age: int
     first: float
     shortest: float
     tolerance: float
+    rests: bool = False
 
     @property
     def finer(self) -> float:
@@ -63,8 +66,8 @@ _PER_AGE, _FIRST_STEP, _SHORTEST = 12, 1e-9, 3e-6
 #: tolerances are right to 1e-4 of their peak, where this is not far below what is charged and
 #: cancelled.
 LEVELS = (
-    Fineness(_PER_AGE, 1e-4, 2e-3, 5e-5),
-    Fineness(20, 1e-9, 5e-4, 5e-5),
+    Fineness(_PER_AGE, 1e-4, 2e-3, 5e-5, rests=True),
+    Fineness(20, 1e-9, 5e-4, 5e-5, rests=True),
     *(Fineness(_PER_AGE * n, _FIRST_STEP / n, _SHORTEST / n, 1e-4) for n in (2, 4, 8)),
 )
 _GROWTH = 9.0
@@ -282,7 +285,8 @@ class _Mesh:
                     past = lengths[-1] / h
                     row[PAST], row[PER_PAST] = past, 1 / (past * (1 + past)) ** 2
                 recent = [*lengths[-ORDER:], h]
-                if len(recent) > ORDER and all(b < _STEADY * a for a, b in pairwise(recent)):
+                steady = all(b < _STEADY * a for a, b in pairwise(recent))
+                if level.rests and len(recent) > ORDER and steady:
                     row[PER_STEP:] = self._several(recent)
                     row[COMMAND], row[RISE], kind = row[RISE - 1], 0.0, MULTISTEP
                 yield row, kind
@@ -313,7 +317,7 @@ class _Mesh:
         """Return BEHIND where the command jumps as a piece begins;
         refine the mesh for a kink, too.
         """
-        per_age, first, shortest, _ = LEVELS[self.level]
+        per_age, first, shortest, *_ = LEVELS[self.level]
         kink = abs(piece.slope(piece.begin) - self.slope)
         if abs(float(piece.voltage(piece.begin)) - self.voltage) > _NO_JUMP:
             self.age, self.first, self.shortest = 0.0, first, shortest
