@@ -28,13 +28,13 @@ class Criterion:
             ellipsoid of confidence (its logarithm a parameter), "A" for the mean variance and "E"
             for the largest variance of any combination (their logarithms).
         prior: (n_free, n_members) the precision, one over variance, that is known beforehand.
-        wanted: (n_wanted,) places of the parameters that count for "log" and "A".
+        places: (n,) the places of the parameters that count for "log" and "A".
         worst: whether the worst member counts, and not the mean over all.
     """
 
     kind: str
     prior: Array
-    wanted: Array
+    places: Array
     worst: bool = False
 
     def covariance(self, information: Array) -> Array:
@@ -63,7 +63,7 @@ class Criterion:
 
     def _of_members(self, c: Array) -> tuple[Array, Array]:
         """Return the criterion of each member, and its derivative by the covariance."""
-        n, some = c.shape[1], self.wanted
+        n, some = c.shape[1], self.places
         slopes = np.zeros_like(c)
         if self.kind == "D":
             return np.linalg.slogdet(c)[1] / (2 * n), np.linalg.inv(c) / (2 * n)

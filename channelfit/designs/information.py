@@ -123,7 +123,9 @@ class _ChainWalk:
     """A chain through all panels: states, rows at the nodes and exponentials.
 
     Arguments:
-        panels: (n_panels,) the piece of each; lengths: (n_panels,) ms.
+        a: its generators at the voltages of all pieces, and at the holding potential.
+        conductances: of its states.
+        walk: of the protocol.
     """
 
     def __init__(self, a: Generators, conductances: Array, walk: _Walk) -> None:
@@ -147,9 +149,7 @@ class _ChainWalk:
         ends = self.ends.real
         for q in range(len(ends)):
             found[q] = z
-            moved = (ends[q, 0] @ z[..., None])[..., 0]
-            moved[1:] += (ends[q, 1:] @ z[0][..., None])[..., 0]
-            z = moved
+            z = _through(ends[q], z)
         return found
 
     def backward(self, bar: Array, bar_by: Array) -> tuple[Array, Array]:
@@ -187,8 +187,8 @@ class _ChainWalk:
         end, end_v = ends.real, ends.imag / _STEP
         later = np.zeros(z.shape[1:])
         for q in range(len(ends) - 1, -1, -1):
-            by_v[q] += _across(later, end_v[q], z[q])
-            by_length[q] += _across(later, end[q], rate[q])
+            by_v[q] += (later * _through(end_v[q], z[q])).sum()
+            by_length[q] += (later * _through(end[q], rate[q])).sum()
             before = (np.swapaxes(end[q, 0], -1, -2) @ later[..., None])[..., 0]
             before[0] += (np.swapaxes(end[q, 1:], -1, -2) @ later[1:][..., None])[..., 0].sum(
                 axis=0
@@ -197,11 +197,11 @@ class _ChainWalk:
         return by_v, by_length
 
 
-def _across(later: Array, end: Array, z: Array) -> float:
-    """Return the product of adjoints with states taken through a panel."""
-    moved = (end[0] @ z[..., None])[..., 0]
+def _through(end: Array, z: Array) -> Array:
+    """Return states and derivatives (1 + here, members, n) taken through a panel."""
+    moved: Array = (end[0] @ z[..., None])[..., 0]
     moved[1:] += (end[1:] @ z[0][..., None])[..., 0]
-    return float((later * moved).sum())
+    return moved
 
 
 def _exponentials(
@@ -291,7 +291,6 @@ class _Walk:
         long = 2.0 ** -np.minimum(_HALVINGS, np.arange(_HALVINGS + 1, 0, -1))
         parts = [long if is_long else np.ones(1) for is_long in pieces.long]
         self.parts = np.concatenate(parts)
-        self.lengths = self.parts * pieces.lengths[self.piece_of]
         model, derivatives = informed.model, informed.derivatives
         volts = np.append(pieces.volts, pieces.holding)
         scope = derivatives.scope(volts)
@@ -301,10 +300,10 @@ class _Walk:
             _ChainWalk(a, np.array(chain.conductances), self)
             for a, chain in zip(self.generators, model.chains, strict=True)
         ]
-        self.weights = np.where(pieces.counted[self.piece_of], self.lengths, 0.0)
-        self.weights = informed.per_ms * np.multiply.outer(self.weights, _WEIGHTS)
-        self.slopes = self._slopes([chain.open for chain in self.chains])
-        self.scaled = self.slopes * informed.scales[:, None, None]
+        counted = np.where(pieces.counted, pieces.lengths, 0.0)[self.piece_of] * self.parts
+        self.weights = informed.per_ms * np.multiply.outer(counted, _WEIGHTS)
+        slopes = self._slopes([chain.open for chain in self.chains])
+        self.scaled = slopes * informed.scales[:, None, None]
         weighted = self.weights[None, :, :, None] * self.scaled
         self.information = np.einsum("iqgm,jqgm->mij", weighted, self.scaled, optimize=True)
 
@@ -321,7 +320,7 @@ class _Walk:
 
         Arguments:
             opens: of each chain, open probabilities (panels, nodes, members), complex where a
-                derivative by one of them is wanted.
+                derivative by one of them is taken.
             volts: return the derivative by the voltage of the drives alone.
         """
         informed = self.informed

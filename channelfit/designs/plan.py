@@ -17,11 +17,16 @@ from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
+from channelfit.problem.statuses import OK
+from channelfit.reading.errors import InputError
 from channelfit.results.identity import hash_of
 from channelfit.scoring.scorer import make_scorer
 from channelfit.tasks.result_store import Arrays, Key, expect
 
 Array = np.ndarray
+
+#: The criterion of a vector for which it is not finite.
+FAILED = 1e10
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +38,7 @@ class DesignPlan:
         members: (n_parameters, n_members) values, the model's own first, base units.
         kinds: of the segments; limits: of voltages and times.
         noise: pA, the standard deviation of a sample.
-        criterion: one of `criteria.KINDS`; wanted: names of the parameters that count, all where
+        criterion: one of `criteria.KINDS`; counting: names of the parameters that count, all where
             empty; worst: whether the worst member of the ensemble counts.
         seed: of the starts.
         iterations: of each start, at most.
@@ -45,7 +50,7 @@ class DesignPlan:
     limits: Limits
     noise: float
     criterion: str = "log"
-    wanted: tuple[str, ...] = ()
+    counting: tuple[str, ...] = ()
     worst: bool = False
     seed: int = 0
     iterations: int = 100
@@ -80,8 +85,8 @@ class DesignPlan:
     def judge(self) -> Criterion:
         """The criterion."""
         names = [p.name for p in self.free]
-        wanted = [names.index(name) for name in self.wanted] or range(len(names))
-        return Criterion(self.criterion, self.prior, np.array(list(wanted)), self.worst)
+        places = [names.index(name) for name in self.counting or names]
+        return Criterion(self.criterion, self.prior, np.array(places), self.worst)
 
     @cached_property
     def waveform(self) -> Waveform:
@@ -127,12 +132,14 @@ class DesignPlan:
                 row[(times >= begin) & (times < begin + self.limits.mask)] = 0.0
         recording = Recording(times, np.where(weight > 0, 0.0, np.nan), weight)
         problem = Problem(self.model, (Experiment(protocol, recording),))
-        hessian = make_scorer(problem, backend).linearize(self.members).hessian
-        some = np.moveaxis(hessian[np.ix_(self.places, self.places)], -1, 0)
+        found = make_scorer(problem, backend).linearize(self.members)
+        if (found.status != OK).any():
+            raise InputError(f"under {protocol.name} the model has no finite current at its values")
+        some = np.moveaxis(found.hessian[np.ix_(self.places, self.places)], -1, 0)
         scaled = some * self.scales.T[:, :, None] * self.scales.T[:, None, :]
         per_sample = self.noise**2 * self.limits.sampling / protocol.sampling_ms
-        found: Array = scaled * weight.sum() / (2 * per_sample)
-        return found
+        information: Array = scaled * weight.sum() / (2 * per_sample)
+        return information
 
     def errors(self, protocol: Protocol, backend: str = "auto") -> Array:
         """Return expected standard errors, as parts of the values, (n_free, n_members)."""
@@ -162,7 +169,7 @@ class DesignTasks:
             "kinds": list(plan.kinds),
             "limits": asdict(plan.limits),
             "noise": plan.noise,
-            "criterion": [plan.criterion, *plan.wanted, plan.worst],
+            "criterion": [plan.criterion, *plan.counting, plan.worst],
             "seed": plan.seed,
             "iterations": plan.iterations,
         }
@@ -173,7 +180,7 @@ class DesignTasks:
 
         def value(x: Array) -> tuple[float, Array]:
             found, gradient = plan.value(x)
-            return (found, gradient) if np.isfinite(found) else (1e10, np.zeros_like(x))
+            return (found, gradient) if np.isfinite(found) else (FAILED, np.zeros_like(x))
 
         found = minimize(
             value,

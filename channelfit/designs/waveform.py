@@ -106,9 +106,8 @@ class Waveform:
         volts, lengths = list[Any](), list[Any]()
         long, counted = list[Any](), list[Any]()
         for segment, duration in zip(self.segments, self.durations(x), strict=True):
-            masked = self.limits.mask > 0
-            if masked:
-                volts.append([self._first(segment, x)])
+            if self.limits.mask > 0:
+                volts.append([x[segment.first]])
                 lengths.append([self.limits.mask])
                 long.append([False])
                 counted.append([False])
@@ -125,8 +124,7 @@ class Waveform:
         found, by_duration, first = np.zeros(len(x)), np.zeros(len(self.segments)), 0
         for k, segment in enumerate(self.segments):
             if self.limits.mask > 0:
-                slope = self._first_slope(segment, x)
-                found[segment.first : segment.first + segment.n_numbers] += by_volts[first] * slope
+                found[segment.first] += by_volts[first]
                 first += 1
             own = self._slopes(segment, x)
             last = first + own.shape[1]
@@ -141,12 +139,10 @@ class Waveform:
     def rounded(self, x: Array) -> list[dict[str, Any]]:
         """Return the segments as a protocol file has them, whole mV and whole samples."""
         found: list[dict[str, Any]] = []
-        sampling = self.limits.sampling
-        edges = np.round(np.cumsum(self.durations(x)) / sampling)
-        counts = np.diff(edges, prepend=0.0)
-        for segment, count, duration in zip(self.segments, counts, self.durations(x), strict=True):
+        lengths, durations = self._whole(x), self.durations(x)
+        for segment, length, duration in zip(self.segments, lengths, durations, strict=True):
             own = x[segment.first : segment.first + segment.n_numbers]
-            lasts = {"for": f"{count * sampling:.10g} ms"}
+            lasts = {"for": f"{length:.10g} ms"}
             if segment.kind == "step":
                 found.append({"step": f"{round(own[0])} mV"} | lasts)
             elif segment.kind == "ramp":
@@ -162,13 +158,16 @@ class Waveform:
 
     def epochs(self, x: Array) -> list[tuple[float, float, float]]:
         """Return steps and ramps as in `rounded`: first and last voltage, mV, and duration, ms."""
-        edges = np.round(np.cumsum(self.durations(x)) / self.limits.sampling) * self.limits.sampling
         ends = [x[s.first : s.first + s.n_numbers] for s in self.segments]
-        lengths = np.diff(edges, prepend=0.0)
         return [
             (float(round(v[0])), float(round(v[-1])), float(n))
-            for v, n in zip(ends, lengths, strict=True)
+            for v, n in zip(ends, self._whole(x), strict=True)
         ]
+
+    def _whole(self, x: Array) -> Array:
+        """Return the durations of all segments as whole samples, ms."""
+        edges = np.round(np.cumsum(self.durations(x)) / self.limits.sampling)
+        return np.diff(edges, prepend=0.0) * self.limits.sampling
 
     # --- voltages of a segment, and their derivatives by its numbers
 
@@ -194,13 +193,6 @@ class Waveform:
         speeds = own[1 + _TERMS :]
         by_speed = room * shares[:, None] * np.cos(phases) * phases / speeds[:, None]
         return np.concatenate([[1 + nearer * (shares @ waves)], room * waves, by_speed])
-
-    def _first(self, segment: _Segment, x: Array) -> float:
-        """Return the voltage at the beginning of a segment."""
-        return float(x[segment.first])
-
-    def _first_slope(self, segment: _Segment, x: Array) -> Array:
-        return np.eye(segment.n_numbers)[0]
 
     def _room(self, offset: float) -> float:
         """Return how far sines may swing about an offset, mV."""

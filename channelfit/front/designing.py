@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from channelfit.designs.criteria import KINDS as CRITERIA
-from channelfit.designs.plan import DesignPlan, DesignTasks, ensemble, open_parameters
+from channelfit.designs.plan import (
+    FAILED,
+    DesignPlan,
+    DesignTasks,
+    ensemble,
+    open_parameters,
+)
 from channelfit.designs.waveform import KINDS, Limits
 from channelfit.front import kinds
 from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
@@ -336,7 +342,7 @@ def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
         limits=limits,
         noise=number("noise", "current"),
         criterion=given["criterion"],
-        wanted=tuple(given["parameters"]),
+        counting=tuple(given["parameters"]),
         worst=given["worst"],
         seed=given["seed"],
         iterations=given["iterations"],
@@ -423,5 +429,7 @@ def designed(
     found = [result for _, result in results]
     order = np.argsort([float(result["criterion"]) for result in found], kind="stable")
     criteria = [float(found[k]["criterion"]) for k in order]
+    if criteria[0] >= FAILED:
+        raise InputError("no start led to a protocol under which the model's current is finite")
     screen.begin("judging the best protocol")
     return Design(plan, found[order[0]]["vector"], criteria, others)

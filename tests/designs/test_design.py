@@ -12,9 +12,10 @@ from scipy.integrate import quad
 import channelfit as cf
 from channelfit.designs.criteria import KINDS, Criterion
 from channelfit.designs.information import Informed, Pieces
-from channelfit.designs.plan import DesignTasks
+from channelfit.designs.plan import DesignPlan, DesignTasks
 from channelfit.designs.waveform import Limits, Waveform
-from channelfit.front.designing import design_plan, segments_of
+from channelfit.front.designing import design_plan, designed, segments_of
+from channelfit.front.progress import screen_for
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model, load_model
 from channelfit.reading.errors import InputError
@@ -218,6 +219,14 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
 def test_what_cannot_be_is_refused(changed, message):
     with pytest.raises(InputError, match=message):
         design_plan(two_states(), **ARGUMENTS | changed)
+
+
+def test_a_design_without_a_finite_current_is_refused(monkeypatch):
+    plan = design_plan(two_states(), **ARGUMENTS)
+    nothing = lambda _, x: (np.nan, np.zeros_like(x))
+    monkeypatch.setattr(DesignPlan, "value", nothing)
+    with pytest.raises(InputError, match="no start led to a protocol"):
+        designed(plan, 2, [], screen_for("x", False))
 
 
 def test_the_command_writes_what_it_says(tmp_path):
