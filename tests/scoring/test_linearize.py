@@ -126,6 +126,20 @@ def test_ramps_in_pieces(name: str) -> None:
     assert max(errors(scorer.linearize(few), fine.linearize(few), few)) < 1e-7
 
 
+def test_a_ramp_of_few_long_steps_is_taken_in_pieces() -> None:
+    problem = problem_of(
+        model_named("cycle"),
+        from_yaml(
+            sampling="2 ms",
+            segments=[{"hold": 10}, {"step": 30, "for": 20}, {"ramp": [-70, -110], "for": 100}],
+        ),
+    )
+    scorer, values = CpuScorer(problem), tame(problem.model)
+    assert len(next(scorer._tangents.plans()).ramps) == 1
+    fine = ReferenceScorer(problem, refine=8)
+    assert max(errors(scorer.linearize(values), fine.linearize(values), values)) < 1e-7
+
+
 def test_what_pieces_cannot_follow_is_stepped() -> None:
     """Rates of 1e5 per ms and more on a ramp that starts far from rest."""
     problem = problem_of(build_model(CYCLE, None), RAMPS)

@@ -30,8 +30,9 @@ GRADES = ((0.01, 1.8, 6.0), (1e-4, 1.5, 2.0))
 #: The largest part of an occupancy in the last two Chebyshev polynomials of a piece. Errors stay
 #: an order of magnitude below; a candidate with more takes finer pieces, or every sample.
 TAIL = 4e-9
-#: Steps that must fall on a piece for pieces to cost less.
-STEPS_A_PIECE = 3
+#: Steps that must fall on a piece for pieces to cost less. A step of more than so many ms counts as
+#: several: rates of 1/ms and more take it in quarters, and need exponentials of large matrices.
+STEPS_A_PIECE, LONG_STEP = 3, 0.5
 #: mV by which the voltage may differ from a polynomial over a piece.
 STRAIGHT_MV = 1e-9
 
@@ -68,7 +69,7 @@ def pieces(
                 end = begin + (end - begin) / 2
         edges.append(end)
         voltages.append(on_points)
-        if STEPS_A_PIECE * len(voltages) > n:
+        if STEPS_A_PIECE * len(voltages) > n * max(1.0, h / LONG_STEP):
             return None
     return np.array(edges), np.array(voltages)
 
