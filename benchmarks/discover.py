@@ -1,7 +1,7 @@
 """Measures how often `channelfit discover` finds the scheme that made the data, and how fast it is.
 
-    python benchmarks/discover.py [--cases 20] [--states 3 5] [--cycles N] [--keep 10] [--out DIR]
-    python benchmarks/discover.py --speed 6 [--share 12] [--out DIR]
+    python benchmarks/discover.py [--cases 20] [--jobs N] [--states 3 5] [--cycles N] [--keep 10]
+    python benchmarks/discover.py --speed 6 [--share 24] [--backend cuda] [--jobs N]
 
 For each case a scheme is drawn from all of so many states, and its rates anew until the data
 determine every parameter (`channelfit uncertainty` would name none that is not). The data are the
@@ -10,9 +10,15 @@ staircase of protocols/staircase.yaml and the steps of protocols/herg_activation
 largest number are fitted, and it is asked where the true one stands: first, within 6 of the best by
 BIC, or equivalent to one that is (each fits the currents of the other to 1e-4).
 
---speed scans a share of the schemes of so many states, drawn at random, without their parents:
-processor time of a scheme, all rounds together, and what all would take at that pace on two cores.
-Time is that of this process on all its cores, so that what else runs counts little.
+--jobs computes so many cases at a time, each in a process of its own with its share of the cores. A
+case is the same beside others as alone, but for its seconds.
+
+--speed scans a share of the schemes of so many states, drawn at random, as one level and without
+their parents: what a scheme takes, all rounds together, and what all would take at that pace. With
+one job seconds are those of the processor, on all its cores, so that what else runs counts little,
+and all schemes are extrapolated to two cores. With several jobs, which are processes as those of
+--cluster local:N and share the GPU if the backend is cuda, seconds are those of the clock; it runs
+from when all processes are there, and so includes what each of them loads and compiles.
 
 Results are written after every case, so that a run that is cut off leaves what it has measured.
 """
@@ -21,8 +27,10 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +48,11 @@ from channelfit.problem.protocol import build_protocol
 from channelfit.reading.documents import Section, read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.uncertainty.estimate import estimate, undetermined
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.threads import keep_to, usable_cores
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.plan import FitPlan, simulate_surrogate
+from channelfit.tasks.cluster import open_cluster
 
 ROOT = Path(__file__).parents[1]
 PROTOCOLS, SAMPLING = ("staircase", "herg_activation"), "2 ms"
@@ -184,24 +195,41 @@ def rows_of(cases: list[Case]) -> list[Row]:
     ]
 
 
-def speed(states: int, share: int) -> list[Row]:
-    """The processor time of some schemes of a size."""
+def cases_of(numbers: range, jobs: int, space: Space, keys: Mapping[str, Any]) -> Iterator[Case]:
+    """Yield cases as they end, so many at a time."""
+    if jobs == 1:
+        yield from (case(number, space, keys) for number in numbers)
+        return
+    share = max(1, usable_cores() // jobs)
+    with ProcessPoolExecutor(jobs, get_context("spawn"), keep_to, (share,)) as pool:
+        for done in as_completed([pool.submit(case, k, space, keys) for k in numbers]):
+            yield done.result()
+
+
+def speed(states: int, share: int, backend: str, jobs: int) -> list[Row]:
+    """What some schemes of a size take."""
     random = np.random.Generator(np.random.Philox(3))
     everything = Space((states, states)).schemes
     plan = recorded(template(), Space((4, 4), cycles=0).schemes[1], random)
-    tasks = ready(plan, {"states": [2, 3], "keep": 2}, seed=1, backend="cpu")
+    tasks = ready(plan, {"states": [2, 3], "keep": 2}, seed=1, backend=backend)
     places = random.choice(len(everything), min(share, len(everything)), replace=False)
     some = tuple(everything[int(k)] for k in sorted(places))
-    discovery = Discovery(replace(tasks, schemes=some))
-    began = time.process_time()
-    discovery.scan()
-    scanned = (time.process_time() - began) / len(some)
-    n = len(everything)
+    with open_cluster(f"local:{jobs}" if jobs > 1 else None) as executor:
+        clock = time.process_time if jobs == 1 else time.perf_counter
+        discovery, began = Discovery(replace(tasks, schemes=some), executor), clock()
+        discovery.scan_level(range(len(some)))
+        scanned = (clock() - began) / len(some)
+    n, cores = len(everything), 2 if jobs == 1 else 1
+    where = "on two cores" if jobs == 1 else f"by {jobs} processes"
     return [
-        Row(f"scan of a scheme of {states} states", scanned, "s of the processor"),
         Row(
-            f"scans of all {n:,} schemes of {states} states, on two cores",
-            n * scanned / 2 / 3600,
+            f"scan of a scheme of {states} states",
+            scanned,
+            "s of the processor" if jobs == 1 else f"s {where}",
+        ),
+        Row(
+            f"scans of all {n:,} schemes of {states} states, {where}",
+            n * scanned / cores / 3600,
             "h",
             note=f"extrapolated from {len(some)} schemes; full fits come on top",
         ),
@@ -217,25 +245,29 @@ def main() -> None:
     parser.add_argument("--states", type=int, nargs=2, default=(3, 5))
     parser.add_argument("--cycles", type=int)
     parser.add_argument("--keep", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--speed", type=int)
-    parser.add_argument("--share", type=int, default=12)
+    parser.add_argument("--share", type=int, default=24)
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     if given.speed:
-        rows = speed(given.speed, given.share)
-        finish("discover_speed", "How fast schemes are fitted", rows, "CPU", given.out)
+        rows = speed(given.speed, given.share, given.backend, given.jobs)
+        on_gpu = given.backend == "cuda"
+        name = f"discover_speed{'_cuda' if on_gpu else ''}"
+        device = gpu.device().name if on_gpu else "CPU"
+        finish(name, "How fast schemes are fitted", rows, device, given.out)
         return
     limits = {} if given.cycles is None else {"cycles": given.cycles}
     low, high = given.states
     space, cases = Space((low, high), **limits), list[Case]()
-    for number in range(1, given.cases + 1):
-        cases.append(case(number, space, {"states": [2, high], "keep": given.keep, **limits}))
-        last = number == given.cases
-        print(cases[-1], flush=True)
+    keys = {"states": [2, high], "keep": given.keep, **limits}
+    for one in cases_of(range(1, given.cases + 1), given.jobs, space, keys):
+        cases = sorted([*cases, one], key=lambda c: c.number)
+        print(one, flush=True)
         series = {"cases": [asdict(c) for c in cases], "requested": given.cases}
-        finish(
-            "discover", "Is the true scheme found?", rows_of(cases), "CPU", given.out, series, last
-        )
+        rows, last = rows_of(cases), len(cases) == given.cases
+        finish("discover", "Is the true scheme found?", rows, "CPU", given.out, series, last)
 
 
 if __name__ == "__main__":

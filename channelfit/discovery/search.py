@@ -397,11 +397,14 @@ class Discovery:
     def scan(self) -> None:
         """Fit all schemes a little, and the best of each level more."""
         for level in self.levels():
-            here = level
-            for number in range(len(_ITERATIONS)):
-                self._round("scan", {("scan", k, number): self._known(k, number) for k in here})
-                good = sorted((k for k in here if not self.fits[k].failure), key=self.bic)
-                here = sorted(good[: max(_LEAST, -(-len(here) // 2))])
+            self.scan_level(level)
+
+    def scan_level(self, here: Sequence[int]) -> None:
+        """Fit the schemes of these places a little, and the best of them more."""
+        for number in range(len(_ITERATIONS)):
+            self._round("scan", {("scan", k, number): self._known(k, number) for k in here})
+            good = sorted((k for k in here if not self.fits[k].failure), key=self.bic)
+            here = sorted(good[: max(_LEAST, -(-len(here) // 2))])
 
     def fit(self) -> list[int]:
         """Fit the best schemes fully, and return the places of those that could be."""
