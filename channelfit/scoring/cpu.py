@@ -259,7 +259,7 @@ class CpuMoments:
         """Return cost and status of checked parameters, and the candidates in doubt."""
         n = parameters.shape[1]
         cost, status, doubt = np.empty(n), np.empty(n, np.int8), np.empty(n, np.bool_)
-        run = generated(self.source.text, "runMoments")
+        run = generated(self.source.text, "runMoments", packed=False)
         missing = np.ones(1)
         while missing.any():  # again with the tables that these candidates turn out to need
             missing = np.zeros(self.tables.table_of.shape, np.int8)

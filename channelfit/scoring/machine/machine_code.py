@@ -81,6 +81,8 @@ class Kernel:
         source, name: its text; see `lowering` for its language.
         contract: see `lowering.KernelProgram`.
         checked: whether indices are checked; an IndexError then names the line of a stray one.
+        packed: whether LLVM looks for statements of one iteration that vector instructions can do
+            together (SLP). Long texts over lanes have none, and may compile twice as fast without.
 
     Arrays have to be in rows (C order) and of one of six types of numbers; they are not copied.
     Raises TypeError for anything else, MemoryError where there is no room for scratch.
@@ -91,10 +93,15 @@ class Kernel:
     unrolled, plainly = False, False
 
     def __init__(
-        self, source: Source, name: str, contract: bool = True, checked: bool = False
+        self,
+        source: Source,
+        name: str,
+        contract: bool = True,
+        checked: bool = False,
+        packed: bool = True,
     ) -> None:
         self.source, self.name = source, name
-        self.contract, self.checked = contract, checked
+        self.contract, self.checked, self.packed = contract, checked, packed
         self._made: dict[tuple[Any, ...], _Compiled] = {}
 
     def __repr__(self) -> str:
@@ -228,9 +235,11 @@ class _Compiled:
 
 
 @cache
-def generated(text: str, name: str, contract: bool = True, checked: bool = False) -> Kernel:
+def generated(
+    text: str, name: str, contract: bool = True, checked: bool = False, packed: bool = True
+) -> Kernel:
     """Return a kernel of a generated text; see `Kernel` for the arguments."""
-    return Kernel(_generated(text), name, contract, checked)
+    return Kernel(_generated(text), name, contract, checked, packed)
 
 
 @cache
@@ -259,7 +268,7 @@ class _Own(Kernel):
 
     def __init__(self, module: str, name: str, function: Callable[..., Any]) -> None:
         self.module, self.name, self.python = module, name, function
-        self.contract, self.checked, self.unrolled = True, False, True
+        self.contract, self.checked, self.packed, self.unrolled = True, False, True, True
         self._made = {}
         self.__doc__ = function.__doc__
 
@@ -322,7 +331,7 @@ def _optimized(kernel: Kernel, types: tuple[Type, ...], machine: Any) -> tuple[A
     head = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     module = llvm.parse_assembly(head + lowered.text)
     options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization = options.slp_vectorization = True
+    options.loop_vectorization, options.slp_vectorization = True, kernel.packed
     options.loop_unrolling, options.loop_interleaving = kernel.unrolled, not kernel.plainly
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
@@ -339,6 +348,7 @@ def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
         str(kernel.checked),
         str(kernel.plainly),
         str(kernel.unrolled),
+        str(kernel.packed),
         *_processor(),
         llvmlite.__version__,
         str(llvm.llvm_version_info),
