@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from channelfit.scoring.layout import held_compression, orthogonal
 from channelfit.scoring.machine import cache, machine_code
 from channelfit.scoring.machine.announcements import listening
 from channelfit.scoring.machine.kernel_text import Source
@@ -87,6 +88,36 @@ def test_a_damaged_file_is_made_again(folder):
         file.write_bytes(damage(whole))
         assert [compilations(), compilations()] == [1, 0], kind
         assert file.read_bytes() == whole
+
+
+def test_tables_are_made_once_and_again_where_they_are_damaged(folder, monkeypatch):
+    """They are the same to the bit; another program makes its own."""
+    made: list[int] = []
+
+    def counted(*arguments):
+        made.append(1)
+        return orthogonal.spanned(*arguments)
+
+    def makings() -> int:
+        before = len(made)
+        found = held_compression.compression.__wrapped__(100)
+        assert np.array_equal(found.matrix, first.matrix)
+        assert np.array_equal(found.basis, first.basis)
+        return len(made) - before
+
+    monkeypatch.setattr(held_compression, "spanned", counted)
+    first = held_compression.compression.__wrapped__(100)
+    assert [len(made), makings()] == [1, 0]
+    (file,) = (folder / "tables").iterdir()
+    whole = file.read_bytes()
+    for kind, damage in DAMAGES.items():
+        file.write_bytes(damage(whole))
+        assert [makings(), makings()] == [1, 0], kind
+        assert file.read_bytes() == whole
+    monkeypatch.setattr(held_compression, "program", lambda *files: "another program")
+    assert [makings(), makings()] == [1, 0]
+    assert held_compression.compression.__wrapped__(101).n == 101
+    assert len(list((folder / "tables").iterdir())) == 3
 
 
 @POSIX

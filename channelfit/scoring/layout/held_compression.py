@@ -14,14 +14,18 @@ its squares lead from each to the next.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
 
+from channelfit.scoring.layout import orthogonal
 from channelfit.scoring.layout.orthogonal import orthonormal, solved, spanned
+from channelfit.scoring.machine import arrays
 from channelfit.scoring.machine.arrays import product
+from channelfit.scoring.machine.cache import program, remembered_arrays
 
 #: Runs up to this many samples are kept whole: their spaces are as large as they are.
 WHOLE = 60
@@ -88,27 +92,52 @@ def compression(n: int, oscillating: bool = False) -> Compression:
     points = _graded(n, _PER_OCTAVE[oscillating])
     blocks = [(b, min(2 * b, n)) if b else (0, min(2, n)) for b in _octaves(n)]
     polynomials = [_orthonormal(end - begin) for begin, end in blocks]
+    edges = np.cumsum([0, *(basis.shape[1] for basis in polynomials)])
+
+    def rows_of(u: np.ndarray) -> list[np.ndarray]:
+        return [
+            product(basis, u[a:b])
+            for basis, (a, b) in zip(polynomials, pairwise(edges), strict=True)
+        ]
+
+    def made() -> tuple[np.ndarray, np.ndarray]:
+        u = _space(n, oscillating, blocks, polynomials)[:, : len(points)]
+        some = [
+            part[points[(points >= begin) & (points < end)] - begin]
+            for part, (begin, end) in zip(rows_of(u), blocks, strict=True)
+        ]
+        q = np.concatenate(some)
+        return u, solved(q, np.eye(len(q)))
+
+    u, matrix = remembered_arrays(["compression", str(n), str(oscillating), maker()], made)
+    rows = tuple(
+        (begin, end, part) for (begin, end), part in zip(blocks, rows_of(u), strict=True)
+    )
+    return Compression(n, points, matrix, rows)
+
+
+def maker() -> str:
+    """Return a hash of the program that makes compressions."""
+    return program(__file__, str(orthogonal.__file__), str(arrays.__file__))
+
+
+def _space(
+    n: int,
+    oscillating: bool,
+    blocks: Sequence[tuple[int, int]],
+    polynomials: Sequence[np.ndarray],
+) -> np.ndarray:
+    """Return an orthonormal basis of all exponentials, as coefficients of the polynomials.
+
+    A few samples of a block determine the coefficients there.
+    """
     rates = np.append(0.0, np.geomspace(1e-3 / n, 50.0, int(_RATES_AN_OCTAVE * np.log2(5e4 * n))))
-    # The coefficients of every exponential in the polynomials, block by block; a few samples of a
-    # block determine them.
     coefficients = []
     for (begin, end), basis in zip(blocks, polynomials, strict=True):
         some = _spread(end - begin)
         values = _exponentials(begin + some, rates, _CONE[oscillating])
         coefficients.append(solved(basis[some], values))
-    u = spanned(np.concatenate(coefficients), _LEAST)[:, : len(points)]
-    edges = np.cumsum([0, *(basis.shape[1] for basis in polynomials)])
-    parts = [
-        product(basis, u[a:b]) for basis, (a, b) in zip(polynomials, pairwise(edges), strict=True)
-    ]
-    q = np.concatenate(
-        [
-            part[points[(points >= begin) & (points < end)] - begin]
-            for part, (begin, end) in zip(parts, blocks, strict=True)
-        ]
-    )
-    rows = tuple((begin, end, part) for (begin, end), part in zip(blocks, parts, strict=True))
-    return Compression(n, points, solved(q, np.eye(len(q))), rows)
+    return spanned(np.concatenate(coefficients), _LEAST)
 
 
 def _octaves(n: int) -> list[int]:
@@ -129,6 +158,7 @@ def _graded(n: int, per_octave: int) -> np.ndarray:
     return np.array(points)
 
 
+@lru_cache(maxsize=64)
 def _orthonormal(n: int) -> np.ndarray:
     """Return (n, n_degrees): polynomials orthonormal over n equally spaced points."""
     degrees = min(n, _DEGREES)

@@ -22,10 +22,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from channelfit.scoring.layout.held_compression import compression
+from channelfit.scoring.layout.held_compression import compression, maker
 from channelfit.scoring.layout.moment_tables import MomentTable, exponentials
 from channelfit.scoring.layout.orthogonal import directions, solved
 from channelfit.scoring.machine.arrays import product
+from channelfit.scoring.machine.cache import program, remembered_arrays
 
 #: Of an exponential along no direction, root mean square over samples.
 _NEGLIGIBLE = 1e-11
@@ -86,6 +87,18 @@ def _weights(n: int, oscillating: bool) -> tuple[np.ndarray, int, np.ndarray]:
     powers = max(24, 8 * math.ceil((3 * math.log2(n) - 4) / 8)) if n > 1 else 32
     if oscillating:
         powers = 8 * math.ceil(0.225 * powers)
+
+    def made() -> list[np.ndarray]:
+        return [_fitted(n, oscillating, times, poles, powers)]
+
+    made_of = ["resolvents", str(n), str(oscillating), program(__file__), maker()]
+    return poles, powers, remembered_arrays(made_of, made)[0]
+
+
+def _fitted(
+    n: int, oscillating: bool, times: np.ndarray, poles: np.ndarray, powers: int
+) -> np.ndarray:
+    """Return the weights (n_times, n_poles * powers) of least squares over all rates."""
     slow = _SLOWEST / max(n, 1)
     some = np.geomspace(slow, _FAST, int(_TO_AN_OCTAVE * math.log2(_FAST / slow)))
     rates = np.concatenate([[0.0], some, np.geomspace(2 * _FAST, _FASTEST, 20)])
@@ -100,4 +113,4 @@ def _weights(n: int, oscillating: bool) -> tuple[np.ndarray, int, np.ndarray]:
     found = solved(
         np.concatenate([left, ridge]), np.concatenate([right, np.zeros((len(ridge), len(times)))])
     )
-    return poles, powers, found.T
+    return found.T

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import stat
 import sys
 import warnings
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import platformdirs
 
 from channelfit.reading.files import read_plain, whole
@@ -68,9 +71,45 @@ def keep(kind: str, key: str, body: bytes, root: Path | None = None) -> bool:
         with whole(place, mode=0o600) as file:
             file.write(_sealed(key, body))
     except OSError as error:
-        _without(folder, str(error))
+        _without(folder.parent, error.strerror or str(error))
         return False
     return True
+
+
+def remembered(kind: str, made_of: Sequence[str], make: Callable[[], bytes]) -> bytes:
+    """Return bytes as they were made before of the same texts, or make and store them.
+
+    Arguments:
+        kind: as in `keep`.
+        made_of: all that the bytes depend on: versions, and the program that makes them, included.
+    """
+    key = hashlib.sha256("\0".join(map(repr, made_of)).encode()).hexdigest()
+    found = kept(kind, key)
+    if found is None:
+        found = make()
+        keep(kind, key, found)
+    return found
+
+
+def remembered_arrays(
+    made_of: Sequence[str], make: Callable[[], Sequence[np.ndarray]]
+) -> list[np.ndarray]:
+    """Return arrays as they were made before of the same texts, or make and store them."""
+
+    def made() -> bytes:
+        out = io.BytesIO()
+        np.savez(out, *make(), allow_pickle=False)
+        return out.getvalue()
+
+    found = remembered("tables", [*made_of, np.__version__], made)
+    with np.load(io.BytesIO(found), allow_pickle=False) as archive:
+        return [archive[name] for name in archive.files]
+
+
+@cache
+def program(*files: str) -> str:
+    """Return a hash of Python files, by which what an older program has made is not used."""
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
 
 
 def _sealed(key: str, body: bytes) -> bytes:
@@ -93,10 +132,10 @@ def _made(folder: Path) -> Path | None:
             folder.chmod(0o700)
             status = folder.stat()
     except OSError as error:
-        _without(folder, str(error))
+        _without(folder.parent, error.strerror or str(error))
         return None
     if not _own(status):
-        _without(folder, "it belongs to another user")
+        _without(folder.parent, "it belongs to another user")
         return None
     return folder
 

@@ -22,7 +22,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import llvmlite
@@ -37,7 +36,7 @@ from channelfit.scoring.machine import (
     lowering_expressions,
 )
 from channelfit.scoring.machine.announcements import announced
-from channelfit.scoring.machine.cache import keep, kept
+from channelfit.scoring.machine.cache import keep, kept, program
 from channelfit.scoring.machine.kernel_text import B1, F64, I64, Source, Type, source_of
 from channelfit.scoring.machine.lowering import KernelProgram, Lowered
 
@@ -377,12 +376,10 @@ def _digest_of(module: str) -> str:
     return _digest(source_of(module))
 
 
-@cache
 def _compiler() -> str:
     """Return a hash of the Python files that make machine code."""
     makers = (kernel_text, lowering, lowering_body, lowering_calls, lowering_expressions)
-    files = [Path(__file__), *(Path(str(maker.__file__)) for maker in makers)]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+    return program(__file__, *(str(maker.__file__) for maker in makers))
 
 
 @cache
