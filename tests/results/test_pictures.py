@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from channelfit.model.channel import Parameter
 from channelfit.model.model_file import load_model
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol, load_protocol
+from channelfit.results.report import page, scheme
 from channelfit.results.report import uncertainty_figures as pictures
 from channelfit.results.report.page_facts import scheme_of
 from channelfit.results.report.plots import save, traces_figure
@@ -229,3 +231,25 @@ SCHEMES = [f for f in EVERY if f.stem in ("model_a",)], EVERY
 @pytest.mark.parametrize("file", slow_but(*SCHEMES), ids=lambda f: f.stem)
 def test_schemes_are_readable(file):
     assert_readable(scheme_figure(scheme_of(load_model(file))))
+
+
+def test_a_scheme_is_drawn_once_and_again_when_it_changes(tmp_path, monkeypatch):
+    """What is kept is what would be drawn."""
+    monkeypatch.setenv("CHANNELFIT_CACHE", str(tmp_path))
+    drawn: list[str] = []
+
+    def counted(one):
+        drawn.append(one.name)
+        return scheme_figure(one)
+
+    monkeypatch.setattr(scheme, "scheme_figure", counted)
+    svg = page.scheme_svg.__wrapped__
+    first = scheme_of(load_model(ROOT / "models" / "model_a.yaml"))
+    step = first.chains[0].transitions[0]
+    steps = (replace(step, math_text="k_7"), *first.chains[0].transitions[1:])
+    other = replace(first, chains=(replace(first.chains[0], transitions=steps),))
+    texts = [svg(one, 0) for one in (first, other, first, other)]
+    assert len(drawn) == 2
+    assert texts[:2] == texts[2:] == [page._drawn(one, 0) for one in (first, other)]
+    assert texts[0] != texts[1]
+    assert svg(first, 1) != texts[0]

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.colors import to_hex
 
 from channelfit.results.quality import quality
-from channelfit.results.report import fit_words, sweeps
+from channelfit.results.report import fit_words, picture_texts, plots, sweeps
+from channelfit.results.report import scheme as scheme_drawing
 from channelfit.results.report.curve_figures import (
     autocorrelation_figure,
     convergence_figure,
@@ -34,9 +36,9 @@ from channelfit.results.report.page_figures import MOST_SAMPLES, Figures, draw_c
 from channelfit.results.report.page_shell import SCRIPT, TEMPLATES, load_parts, page_text, short
 from channelfit.results.report.picture_texts import one_line
 from channelfit.results.report.plots import styled
-from channelfit.results.report.scheme import scheme_figure
 from channelfit.results.report.step_families import StepFamily, measured
 from channelfit.results.report.traces import Traces
+from channelfit.scoring.machine.cache import program, remembered
 
 #: More parameters than this have no table of correlations.
 _MOST_CORRELATED = 24
@@ -143,12 +145,20 @@ def _verdict(run: ReportedFit) -> list[tuple[str, str]]:
 def scheme_svg(scheme: ModelScheme, number: int) -> str:
     """Return the scheme as an SVG element for a page, in the colors of the page.
 
+    It is kept in the cache folder: to set its formulas takes longer than the rest of a report.
+
     Arguments:
         number: of the picture, by which the ids in it differ from those of others on the page.
     """
+    files = (__file__, *(str(module.__file__) for module in (scheme_drawing, plots, picture_texts)))
+    made_of = [repr(scheme), str(number), matplotlib.__version__, program(*files)]
+    return remembered("schemes", made_of, lambda: _drawn(scheme, number).encode()).decode()
+
+
+def _drawn(scheme: ModelScheme, number: int) -> str:
     out = io.StringIO()
     with styled({"svg.fonttype": "path", "svg.hashsalt": f"scheme{number}"}):
-        scheme_figure(scheme).savefig(
+        scheme_drawing.scheme_figure(scheme).savefig(
             out,
             format="svg",
             transparent=True,

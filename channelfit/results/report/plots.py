@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.layout_engine import ConstrainedLayoutEngine, PlaceHolderLayoutEngine
 from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -161,7 +161,13 @@ def save(figure: Figure, path: Path) -> None:
 def write(figure: Figure, file: Path | IO[bytes]) -> None:
     """Write a figure as PNG to a file or into memory."""
     with styled():
-        figure.savefig(file, format="png", dpi=DPI, facecolor="white")
+        if isinstance(figure.get_layout_engine(), PlaceHolderLayoutEngine):
+            # its layout is finished; `savefig` would draw it once more for that
+            figure.set_facecolor("white")
+            canvas: Any = FigureCanvasAgg(figure)
+            canvas.print_png(file)
+        else:
+            figure.savefig(file, format="png", dpi=DPI, facecolor="white")
 
 
 # --- parts of figures -----------------------------------------------------------------------------

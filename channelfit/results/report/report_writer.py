@@ -17,6 +17,7 @@ has loaded it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import io
 import json
@@ -198,6 +199,7 @@ def serve(reports: bool = True) -> None:
     # read at once, however long loading and drawing take: the sender must not wait
     reader = Thread(target=_read_messages, args=(messages,))
     reader.start()
+    gc.disable()  # it would search the libraries over and over, and this process ends soon
     sketch = _sketch()
     draw(sketch, io.BytesIO())
     if reports:

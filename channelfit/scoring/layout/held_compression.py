@@ -110,9 +110,7 @@ def compression(n: int, oscillating: bool = False) -> Compression:
         return u, solved(q, np.eye(len(q)))
 
     u, matrix = remembered_arrays(["compression", str(n), str(oscillating), maker()], made)
-    rows = tuple(
-        (begin, end, part) for (begin, end), part in zip(blocks, rows_of(u), strict=True)
-    )
+    rows = tuple((begin, end, part) for (begin, end), part in zip(blocks, rows_of(u), strict=True))
     return Compression(n, points, matrix, rows)
 
 
