@@ -20,7 +20,7 @@ import numpy as np
 from report import RESULTS, Row, as_script, compared, finish
 
 import channelfit as cf
-from channelfit.designs.plan import DesignPlan
+from channelfit.designs.plan import ParameterPlan
 from channelfit.front.designing import design_plan, designed
 from channelfit.front.progress import screen_for
 from channelfit.model.model_file import load_model
@@ -59,14 +59,14 @@ def published(folder: Path) -> list[cf.Protocol]:
     return [*found, cf.Protocol.load(staircase)]
 
 
-def mean_log(plan: DesignPlan, protocol: cf.Protocol) -> float:
+def mean_log(plan: ParameterPlan, protocol: cf.Protocol) -> float:
     """Mean logarithm of the expected standard errors, at the length of the plan."""
     errors = plan.errors(protocol, "cpu")
     length = np.isfinite(protocol.voltage()).sum() * protocol.sampling_ms
     return float(np.log(errors).mean() + 0.5 * np.log(length / plan.limits.length))
 
 
-def scatter(plan: DesignPlan, protocol: cf.Protocol, n: int) -> np.ndarray:
+def scatter(plan: ParameterPlan, protocol: cf.Protocol, n: int) -> np.ndarray:
     """Standard deviations of parameters fitted to n simulated recordings, parts of the values."""
     truth = plan.members[:, 0]
     quiet = make_scorer(Problem(plan.model, (Experiment(protocol),)), "cpu")
@@ -98,6 +98,7 @@ def main() -> None:
     plan = design_plan(
         load_model(MODEL),
         values=None,
+        separate=[],
         length="15 s",
         segments="20 step",
         noise="20 pA",

@@ -40,7 +40,9 @@ class Criterion:
     def covariance(self, information: Array) -> Array:
         """Return covariances (n_members, n_free, n_free)."""
         known = information + np.einsum("im,ij->mij", self.prior, np.eye(len(self.prior)))
-        inverse: Array = np.linalg.inv(known)
+        root = np.sqrt(np.diagonal(known, axis1=1, axis2=2))
+        scale = root[:, :, None] * root[:, None, :]
+        inverse: Array = np.linalg.inv(known / scale) / scale
         return inverse
 
     def errors(self, information: Array) -> Array:
@@ -55,9 +57,7 @@ class Criterion:
         shares = np.full(len(values), 1.0 / len(values))
         value = float(values.mean())
         if self.worst:
-            parts = np.exp(_SHARPNESS * (values - values.max()))
-            value = float(values.max() + np.log(parts.mean()) / _SHARPNESS)
-            shares = parts / parts.sum()
+            value, shares = worst_of(values)
         # d(inverse of F) is -C dF C
         return value, -shares[:, None, None] * (c @ slopes @ c)
 
@@ -79,3 +79,9 @@ class Criterion:
             return 0.5 * np.log(total / len(some)), slopes
         slopes[:, some, some] = 0.5 / (len(some) * variances)
         return 0.5 * np.log(variances).mean(axis=1), slopes
+
+
+def worst_of(values: Array) -> tuple[float, Array]:
+    """Return a smooth maximum of values (n,), and its derivatives by them."""
+    parts = np.exp(_SHARPNESS * (values - values.max()))
+    return float(values.max() + np.log(parts.mean()) / _SHARPNESS), parts / parts.sum()

@@ -98,13 +98,13 @@ class Informed:
         return found
 
     def shares(self, pieces: Pieces) -> Array:
-        """Return how much each piece tells of each parameter: diagonals (n_pieces, n_free).
+        """Return how much each piece tells of each parameter, (n_pieces, n_free, n_members).
 
-        They are means over the ensemble, and add up to the diagonal of the information.
+        They add up to the diagonal of the information.
         """
         walk = _Walk(self, pieces, complex_step=False)
-        each = np.einsum("qg,iqgm->qi", walk.weights, walk.scaled**2) / self.n_members
-        found = np.zeros((len(pieces.volts), self.n_free))
+        each = np.einsum("qg,iqgm->qim", walk.weights, walk.scaled**2)
+        found = np.zeros((len(pieces.volts), *each.shape[1:]))
         np.add.at(found, walk.piece_of, each)
         return found
 
@@ -229,8 +229,7 @@ def _exponentials(
         kept_ends, kept_rows = [], []
         for panel in range(count):
             if panel >= 2:
-                d = e @ d + d @ e
-                e = e @ e
+                e, d = _squared(e, d)
             both = np.concatenate([e[None], d])  # 1 + here, parts, members, some, n, n
             kept_ends.append(both[:, -1])
             kept_rows.append(conductances @ both[:, :-1])
@@ -256,9 +255,19 @@ def _dual_exponential(a: Array, by: Array, times: Array) -> tuple[Array, Array]:
         d = (dx @ e + x @ d) / k
         e = identity + x @ e / k
     for _ in range(halvings):
-        d = e @ d + d @ e
-        e = e @ e
+        e, d = _squared(e, d)
     return e, d
+
+
+def _squared(e: Array, d: Array) -> tuple[Array, Array]:
+    """Return the square of an exponential, and its derivatives.
+
+    Its columns sum to 1, and those of derivatives to 0: what rounding adds to that would double
+    with each of the many squarings that a stiff generator takes.
+    """
+    d, e = e @ d + d @ e, e @ e
+    e = e / e.sum(axis=-2, keepdims=True)
+    return e, d - e * d.sum(axis=-2, keepdims=True)
 
 
 def _steady(held: tuple[Array, Array]) -> Array:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.optimize import minimize
 
-from channelfit.designs.criteria import Criterion
-from channelfit.designs.information import Informed
+from channelfit.designs.criteria import Criterion, worst_of
+from channelfit.designs.information import Informed, Pieces
 from channelfit.designs.waveform import Limits, Waveform
 from channelfit.model.channel import ChannelModel, Parameter
 from channelfit.problem.experiment import Experiment, Problem
@@ -29,31 +30,173 @@ Array = np.ndarray
 FAILED = 1e10
 
 
-@dataclass(frozen=True, eq=False)
-class DesignPlan:
-    """What a protocol is to determine, and what is allowed.
+#: A parameter stays open whose expected standard error exceeds this part of its value.
+_OPEN = 0.5
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a protocol is expected to tell of a parameter, or of two schemes.
 
     Attributes:
-        model: with fixed parameters that are known.
-        members: (n_parameters, n_members) values, the model's own first, base units.
+        name: of the parameter, or of both schemes.
+        columns: numbers by heading; facts: what is known without the protocol, by heading.
+        fit: the `Rival` of a row of two schemes.
+    """
+
+    name: str
+    columns: Mapping[str, float]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    fit: Any = None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class DesignPlan(ABC):
+    """What a protocol is for, and what is allowed.
+
+    Attributes:
+        small, words: whether `size` is to be small, and what it is in a sentence.
         kinds: of the segments; limits: of voltages and times.
         noise: pA, the standard deviation of a sample.
-        criterion: one of `criteria.KINDS`; counting: names of the parameters that count, all where
-            empty; worst: whether the worst member of the ensemble counts.
         seed: of the starts.
         iterations: of each start, at most.
     """
 
-    model: ChannelModel
-    members: Array
+    small: ClassVar[bool]
+    words: ClassVar[str]
     kinds: tuple[str, ...]
     limits: Limits
     noise: float
+    seed: int = 0
+    iterations: int = 100
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The names of the schemes."""
+
+    @property
+    @abstractmethod
+    def contents(self) -> Mapping[str, Any]:
+        """Plain data on which results depend, beside the attributes here."""
+
+    @abstractmethod
+    def judged(self, protocol: Protocol) -> list[Row]:
+        """Return what a protocol is expected to tell."""
+
+    @abstractmethod
+    def size(self, rows: Sequence[Row]) -> float:
+        """Return one number for all rows, by which protocols are compared."""
+
+    @abstractmethod
+    def remarks(self, rows: Sequence[Row]) -> list[str]:
+        """Return what a protocol leaves open, in sentences."""
+
+    @abstractmethod
+    def shares(self, pieces: Pieces, rows: Sequence[Row]) -> Array:
+        """Return how much each piece tells of each row, (n_pieces, n_rows)."""
+
+    @abstractmethod
+    def traces(self, protocol: Protocol, rows: Sequence[Row]) -> dict[str, Array]:
+        """Return by title what is to be drawn (n_times, n), pA, the first column in front."""
+
+    @abstractmethod
+    def search(self, x: Array) -> tuple[Array, float]:
+        """Return a better vector of the waveform than one, and its criterion, which is small."""
+
+    @cached_property
+    def waveform(self) -> Waveform:
+        """The segments and their numbers."""
+        return Waveform(self.kinds, self.limits)
+
+    def criterion_at(self, x: Array, informed: Informed, judge: Criterion) -> tuple[float, Array]:
+        """Return a criterion of a vector, NaN where it is lost in rounding, and its gradient."""
+        with np.errstate(all="ignore"):
+            value, by_volts, by_lengths = informed.with_gradient(self.waveform.pieces(x), judge)
+        return value, self.waveform.gradient(x, by_volts, by_lengths)
+
+    def descend(
+        self, x: Array, parts: Sequence[tuple[Informed, Criterion]], iterations: int
+    ) -> tuple[Array, float]:
+        """Return the vector to which a quasi-Newton method leads, and its criterion.
+
+        Arguments:
+            parts: criteria of which the worst counts.
+        """
+
+        def value(y: Array) -> tuple[float, Array]:
+            found = [self.criterion_at(y, *part) for part in parts]
+            total, shares = worst_of(np.array([one for one, _ in found]))
+            if not np.isfinite(total):
+                return FAILED, np.zeros_like(y)
+            return total, shares @ np.array([gradient for _, gradient in found])
+
+        end = minimize(
+            value,
+            x,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=[(low, high) for low, high in self.waveform.bounds],
+            options={"maxiter": iterations},
+        )
+        return np.asarray(end.x), float(end.fun)
+
+    def protocol(self, x: Array, name: str) -> Protocol:
+        """Return the protocol of a vector, with whole mV and whole samples."""
+        return Protocol.from_segments(
+            self.waveform.documents(x),
+            holding=self.limits.holding,
+            sampling=self.limits.sampling,
+            name=name,
+            description=f"designed for {self.title}",
+        )
+
+    def experiment(self, protocol: Protocol, current: Array | float = 0.0) -> Experiment:
+        """Return a protocol with its recording (n_sweeps, n_times), less masked samples."""
+        weight = np.isfinite(protocol.voltage()).astype(float)
+        times = protocol.times_ms
+        for sweep, row in enumerate(weight):
+            for begin in protocol.step_times_ms(sweep) if self.limits.mask else ():
+                row[(times >= begin) & (times < begin + self.limits.mask)] = 0.0
+        return Experiment(protocol, Recording(times, np.where(weight > 0, current, np.nan), weight))
+
+    def variance(self, protocol: Protocol) -> float:
+        """Return the variance of a sample, pA^2; at another interval its density is the same."""
+        return self.noise**2 * self.limits.sampling / protocol.sampling_ms
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ParameterPlan(DesignPlan):
+    """A protocol that determines parameters.
+
+    Attributes:
+        model: with fixed parameters that are known.
+        members: (n_parameters, n_members) values, the model's own first, base units.
+        criterion: one of `criteria.KINDS`; counting: names of the parameters that count, all where
+            empty; worst: whether the worst member of the ensemble counts.
+    """
+
+    model: ChannelModel
+    members: Array
+    small = True
+    words = "the geometric mean of its errors is"
     criterion: str = "log"
     counting: tuple[str, ...] = ()
     worst: bool = False
-    seed: int = 0
-    iterations: int = 100
+
+    @property
+    def title(self) -> str:
+        """See `DesignPlan`."""
+        return self.model.name
+
+    @property
+    def contents(self) -> Mapping[str, Any]:
+        """See `DesignPlan`."""
+        return {
+            "model": hash_of(repr(self.model)),
+            "members": self.members.tolist(),
+            "criterion": [self.criterion, *self.counting, self.worst],
+        }
 
     @property
     def free(self) -> list[Parameter]:
@@ -68,30 +211,15 @@ class DesignPlan:
     @cached_property
     def scales(self) -> Array:
         """(n_free, n_members), by which standard errors are divided: values, or ranges at 0."""
-        values = np.abs(self.members[self.places])
-        ranges = np.array([p.upper - p.lower for p in self.free])[:, None]
-        return np.where(values > 0, values, ranges)
-
-    @cached_property
-    def prior(self) -> Array:
-        """(n_free, n_members) precisions of the scaled parameters, as uniform in their ranges."""
-        found = np.empty(self.scales.shape)
-        for row, p, scale in zip(found, self.free, self.scales, strict=True):
-            width = np.log(p.upper / p.lower) if p.scale == "log" else (p.upper - p.lower) / scale
-            row[:] = 12.0 / np.asarray(width) ** 2
-        return found
+        return scales_of(self.free, self.members[self.places])
 
     @cached_property
     def judge(self) -> Criterion:
         """The criterion."""
         names = [p.name for p in self.free]
         places = [names.index(name) for name in self.counting or names]
-        return Criterion(self.criterion, self.prior, np.array(places), self.worst)
-
-    @cached_property
-    def waveform(self) -> Waveform:
-        """The segments and their numbers."""
-        return Waveform(self.kinds, self.limits)
+        prior = prior_of(self.free, self.scales)
+        return Criterion(self.criterion, prior, np.array(places), self.worst)
 
     @cached_property
     def informed(self) -> Informed:
@@ -101,44 +229,56 @@ class DesignPlan:
             self.model, names, self.members, self.scales, self.noise, self.limits.sampling
         )
 
-    def value(self, x: Array) -> tuple[float, Array]:
-        """Return the criterion of a vector of the waveform, and its gradient."""
-        pieces = self.waveform.pieces(x)
-        value, by_volts, by_lengths = self.informed.with_gradient(pieces, self.judge)
-        return value, self.waveform.gradient(x, by_volts, by_lengths)
+    def search(self, x: Array) -> tuple[Array, float]:
+        """See `DesignPlan`."""
+        return self.descend(x, [(self.informed, self.judge)], self.iterations)
 
-    def protocol(self, x: Array, name: str) -> Protocol:
-        """Return the protocol of a vector, with whole mV and whole samples."""
-        return Protocol.from_segments(
-            self.waveform.rounded(x),
-            holding=self.limits.holding,
-            sampling=self.limits.sampling,
-            name=name,
-            description=f"designed for the parameters of {self.model.name}",
-        )
+    def judged(self, protocol: Protocol) -> list[Row]:
+        """See `DesignPlan`; the geometric mean over the ensemble."""
+        errors = 100 * np.exp(np.log(self.errors(protocol)).mean(axis=1))
+        values = self.members[self.places, 0]
+        return [
+            Row(p.name, {"error, %": float(error)}, {"value": float(value), "unit": p.unit})
+            for p, error, value in zip(self.free, errors, values, strict=True)
+        ]
+
+    def size(self, rows: Sequence[Row]) -> float:
+        """See `DesignPlan`: the geometric mean of the errors."""
+        return float(np.exp(np.mean([np.log(row.columns["error, %"]) for row in rows])))
+
+    def remarks(self, rows: Sequence[Row]) -> list[str]:
+        """See `DesignPlan`."""
+        left = [row.name for row in rows if row.columns["error, %"] > 100 * _OPEN]
+        if not left:
+            return [f"It is expected to determine all {len(rows)} parameters."]
+        return [
+            f"Not determined by it: {', '.join(left)} (expected standard error above "
+            f"{100 * _OPEN:g} % of the value)."
+        ]
+
+    def shares(self, pieces: Pieces, rows: Sequence[Row]) -> Array:
+        """See `DesignPlan`; the mean over the ensemble."""
+        return np.asarray(self.informed.shares(pieces).mean(axis=2))
+
+    def traces(self, protocol: Protocol, rows: Sequence[Row]) -> dict[str, Array]:
+        """See `DesignPlan`: the currents of the ensemble."""
+        return {"current (pA)": simulated(self.model, protocol, self.members)[0]}
 
     def information(self, protocol: Protocol, backend: str = "auto") -> Array:
         """Return the information of a protocol, sample by sample, (n_members, n_free, n_free).
 
-        The noise of a protocol that is sampled at another interval has the same density. The
-        information comes from the derivatives by which fits descend, and shares nothing with that
-        of the design but the model.
+        It comes from the derivatives by which fits descend, and shares nothing with that of the
+        design but the model.
         """
-        voltage = protocol.voltage()
-        weight = np.isfinite(voltage).astype(float)
-        times = protocol.times_ms
-        for sweep, row in enumerate(weight):
-            for begin in protocol.step_times_ms(sweep) if self.limits.mask else ():
-                row[(times >= begin) & (times < begin + self.limits.mask)] = 0.0
-        recording = Recording(times, np.where(weight > 0, 0.0, np.nan), weight)
-        problem = Problem(self.model, (Experiment(protocol, recording),))
-        found = make_scorer(problem, backend).linearize(self.members)
+        experiment = self.experiment(protocol)
+        found = make_scorer(Problem(self.model, (experiment,)), backend).linearize(self.members)
         if (found.status != OK).any():
             raise InputError(f"under {protocol.name} the model has no finite current at its values")
         some = np.moveaxis(found.hessian[np.ix_(self.places, self.places)], -1, 0)
         scaled = some * self.scales.T[:, :, None] * self.scales.T[:, None, :]
-        per_sample = self.noise**2 * self.limits.sampling / protocol.sampling_ms
-        information: Array = scaled * weight.sum() / (2 * per_sample)
+        assert experiment.recording is not None
+        n = experiment.recording.weight.sum()
+        information: Array = scaled * n / (2 * self.variance(protocol))
         return information
 
     def errors(self, protocol: Protocol, backend: str = "auto") -> Array:
@@ -164,38 +304,45 @@ class DesignTasks:
         plan = self.plan
         return {
             **self.versions,
-            "model": hash_of(repr(plan.model)),
-            "members": plan.members.tolist(),
+            **plan.contents,
             "kinds": list(plan.kinds),
             "limits": asdict(plan.limits),
             "noise": plan.noise,
-            "criterion": [plan.criterion, *plan.counting, plan.worst],
             "seed": plan.seed,
             "iterations": plan.iterations,
         }
 
     def compute(self, key: Key) -> Arrays:
         """Return the vector that a start ends in, and its criterion."""
-        plan, random = self.plan, np.random.default_rng([self.plan.seed, int(key[1])])
-
-        def value(x: Array) -> tuple[float, Array]:
-            found, gradient = plan.value(x)
-            return (found, gradient) if np.isfinite(found) else (FAILED, np.zeros_like(x))
-
-        found = minimize(
-            value,
-            plan.waveform.random(random),
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(low, high) for low, high in plan.waveform.bounds],
-            options={"maxiter": plan.iterations},
-        )
-        return {"vector": np.asarray(found.x), "criterion": np.array(float(found.fun))}
+        random = np.random.default_rng([self.plan.seed, int(key[1])])
+        vector, criterion = self.plan.search(self.plan.waveform.random(random))
+        return {"vector": vector, "criterion": np.array(criterion)}
 
     def check_stored(self, key: Key, found: Arrays) -> None:
         """See `CheckedTaskSet`."""
         n = self.plan.waveform.n_numbers
         expect(found, {"vector": ("f", (n,)), "criterion": ("f", ())})
+
+
+def simulated(model: ChannelModel, protocol: Protocol, members: Array) -> Array:
+    """Return the currents of parameter vectors, (n_sweeps, n_times, n_members), pA."""
+    scorer = make_scorer(Problem(model, (Experiment(protocol),)), "auto")
+    return np.asarray(scorer.simulate(members)[0])
+
+
+def scales_of(free: Sequence[Parameter], values: Array) -> Array:
+    """Return by what errors of parameters (n_free, n) are divided: their values, or ranges at 0."""
+    ranges = np.array([p.upper - p.lower for p in free])[:, None]
+    return np.where(values != 0, np.abs(values), ranges)
+
+
+def prior_of(free: Sequence[Parameter], scales: Array) -> Array:
+    """Return precisions (n_free, n) of scaled parameters that are anywhere in their ranges."""
+    found = np.empty(scales.shape)
+    for row, p, scale in zip(found, free, scales, strict=True):
+        width = np.log(p.upper / p.lower) if p.scale == "log" else (p.upper - p.lower) / scale
+        row[:] = 12.0 / np.asarray(width) ** 2
+    return found
 
 
 def ensemble(model: ChannelModel, values: Array, n: int, spread: float, seed: int) -> Array:
@@ -215,8 +362,3 @@ def ensemble(model: ChannelModel, values: Array, n: int, spread: float, seed: in
                 row[1:] * np.exp(spread * random.standard_normal(n - 1)), p.lower, p.upper
             )
     return found
-
-
-def open_parameters(errors: Array, names: Sequence[str], limit: float = 1.0) -> list[str]:
-    """Return the names of parameters whose standard error exceeds a part of their value."""
-    return [name for name, row in zip(names, errors, strict=True) if row.mean() > limit]

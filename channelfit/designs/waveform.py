@@ -136,7 +136,16 @@ class Waveform:
         found[self.n_levels :] = free * share * (by_duration - share @ by_duration)
         return found
 
-    def rounded(self, x: Array) -> list[dict[str, Any]]:
+    def rounded(self, x: Array) -> Array:
+        """Return a vector with whole mV in steps and ramps."""
+        found = np.array(x)
+        for segment in self.segments:
+            if segment.kind != "sines":
+                places = slice(segment.first, segment.first + segment.n_numbers)
+                found[places] = np.round(found[places])
+        return found
+
+    def documents(self, x: Array) -> list[dict[str, Any]]:
         """Return the segments as a protocol file has them, whole mV and whole samples."""
         found: list[dict[str, Any]] = []
         lengths, durations = self._whole(x), self.durations(x)
@@ -157,7 +166,7 @@ class Waveform:
         return found
 
     def epochs(self, x: Array) -> list[tuple[float, float, float]]:
-        """Return steps and ramps as in `rounded`: first and last voltage, mV, and duration, ms."""
+        """Return steps and ramps likewise: first and last voltage, mV, and duration, ms."""
         ends = [x[s.first : s.first + s.n_numbers] for s in self.segments]
         return [
             (float(round(v[0])), float(round(v[-1])), float(n))

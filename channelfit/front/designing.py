@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -15,9 +15,11 @@ from channelfit.designs.plan import (
     FAILED,
     DesignPlan,
     DesignTasks,
+    ParameterPlan,
+    Row,
     ensemble,
-    open_parameters,
 )
+from channelfit.designs.separation import SeparationPlan
 from channelfit.designs.waveform import KINDS, Limits
 from channelfit.front import kinds
 from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
@@ -27,7 +29,6 @@ from channelfit.front.table import table_of
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
 from channelfit.problem.arguments import quantities
-from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.errors import InputError, shown
@@ -36,7 +37,6 @@ from channelfit.reading.formats.syncropatch import eph_text
 from channelfit.results.files import make_folder
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_state import json_text
-from channelfit.scoring.scorer import make_scorer
 from channelfit.tasks.executor import Executor, task_results
 from channelfit.tasks.result_store import ResultStore
 from channelfit.tasks.worker import software
@@ -44,19 +44,22 @@ from channelfit.tasks.worker import software
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: A parameter stays open whose expected standard error exceeds this part of its value.
-_OPEN = 0.5
+Scheme: TypeAlias = Model | Fit | str | os.PathLike[str]
 _MOST_SAMPLES, _GREATEST_SPREAD = 10_000_000, 10.0
 
 
 class Design:
-    """A designed protocol, and what it is expected to determine.
+    """A designed protocol, and what it is expected to tell, beside other protocols.
 
     Attributes:
         protocol: the protocol, with whole mV and whole samples.
-        errors: by the name of each protocol, the designed one first, the expected standard error of
-            each parameter by name, as a part of its value; the geometric mean over the ensemble.
         criteria: of all starts, the best first.
+        results: by the name of each protocol, the designed one first, by row and by column, what is
+            expected. A row is a parameter, and its only column the standard error in percent of the
+            value, the geometric mean over the ensemble. Where schemes are to be told apart, a row
+            is a pair of them, and its columns are what the best fit of the second one leaves of the
+            current of the first, pA, and how much larger its BIC is, the least of the ensemble.
+        remarks: what stays open, and how others compare, a sentence each.
 
     Example:
         >>> import channelfit as cf
@@ -66,106 +69,91 @@ class Design:
         ... )
         >>> found.protocol.n_sweeps
         1
-        >>> len(found.errors["design"])
+        >>> len(found.results["design"])
         9
     """
 
     def __init__(
         self, plan: DesignPlan, x: np.ndarray, criteria: Sequence[float], others: Sequence[Protocol]
     ) -> None:
-        self._plan, self._x = plan, x
+        self._plan, self._x = plan, plan.waveform.rounded(x)
         self.criteria = tuple(criteria)
         self.protocol = plan.protocol(x, "design")
-        self._others = list(others)
-        names, self.errors = self._names, dict[str, dict[str, float]]()
+        self._rows: dict[str, list[Row]] = {}
         self._lengths: dict[str, float] = {}
-        for protocol in (self.protocol, *self._others):
-            found = np.exp(np.log(plan.errors(protocol)).mean(axis=1))
+        for protocol in (self.protocol, *others):
             title = protocol.name
-            while title in self.errors:
+            while title in self._rows:
                 title += "'"
-            self.errors[title] = dict(zip(names, map(float, found), strict=True))
+            self._rows[title] = plan.judged(protocol)
             samples = np.isfinite(protocol.voltage()).sum()
             self._lengths[title] = float(samples * protocol.sampling_ms)
+        self.remarks = self._remarks()
 
     @property
-    def _names(self) -> list[str]:
-        return [p.name for p in self._plan.free]
+    def results(self) -> dict[str, dict[str, dict[str, float]]]:
+        """See the class."""
+        return {
+            title: {row.name: dict(row.columns) for row in rows}
+            for title, rows in self._rows.items()
+        }
+
+    @property
+    def rows(self) -> dict[str, dict[str, Any]]:
+        """The entries of `table`, by row and by column."""
+        table: dict[str, dict[str, Any]] = {}
+        for title, rows in self._rows.items():
+            for row in rows:
+                own = {f"{title} {column}": number for column, number in row.columns.items()}
+                table[row.name] = table.get(row.name, dict(row.facts)) | own
+        return table
 
     @property
     def table(self) -> Any:
-        """A row a parameter: value, unit, and the expected standard error under each protocol, %.
+        """The results as rows with the columns of each protocol; of parameters also the values.
 
         A DataFrame where pandas is installed, else a `Table`.
         """
-        columns = [f"{title} %" for title in self.errors]
-        rows = {}
-        for p, value in zip(self._plan.free, self._plan.members[self._plan.places, 0], strict=True):
-            own = [100 * errors[p.name] for errors in self.errors.values()]
-            rows[p.name] = {
-                "value": float(value),
-                "unit": p.unit,
-                **dict(zip(columns, own, strict=True)),
-            }
-        return table_of(rows, ["value", "unit", *columns])
+        return table_of(self.rows, list(next(iter(self.rows.values()))))
 
-    @property
-    def remarks(self) -> list[str]:
-        """What the protocol leaves open, and how others compare, a sentence each."""
-        errors = np.array([[e] for e in self.errors["design"].values()])
-        left = open_parameters(errors, self._names, _OPEN)
-        lines = [
-            f"Not determined by it: {', '.join(left)} (expected standard error above "
-            f"{100 * _OPEN:g} % of the value)."
-            if left
-            else f"It is expected to determine all {len(self._names)} parameters."
-        ]
-        own = self._mean("design")
-        for title in list(self.errors)[1:]:
-            longer = self._lengths[title] / self._lengths["design"]
-            # errors fall with the root of the time for which a protocol is repeated
-            ratio = self._mean(title) * longer**0.5 / own
+    def _remarks(self) -> list[str]:
+        own, *others = self._rows
+        lines = self._plan.remarks(self._rows[own])
+        size = self._plan.size(self._rows[own])
+        for title in others:
+            # both aims come nearer with the root of the time for which a protocol is repeated
+            longer = (self._lengths[title] / self._lengths[own]) ** 0.5
+            ratio = self._plan.size(self._rows[title]) / size
+            ratio = ratio * longer if self._plan.small else ratio / longer
             lines.append(
-                f"{title}, {self._lengths[title] / 1e3:g} s: at equal recording time its errors "
-                f"are {ratio:.3g} times as large (geometric mean)."
+                f"{title}, {self._lengths[title] / 1e3:g} s: at equal recording time "
+                f"{self._plan.words} {ratio:.3g} times as large."
             )
         return lines
 
-    def _mean(self, title: str) -> float:
-        return float(np.exp(np.mean(np.log(list(self.errors[title].values())))))
-
-    @cached_property
-    def currents(self) -> np.ndarray:
-        """The currents of the ensemble under the protocol, (n_times, n_members) pA."""
-        problem = Problem(self._plan.model, (Experiment(self.protocol),))
-        scorer = make_scorer(problem, "auto")
-        return np.asarray(scorer.simulate(self._plan.members)[0][0])
-
     def plot(self) -> Figure:
-        """Draw the command, the currents, and what each segment tells of each parameter."""
+        """Draw the command, currents, and which segment tells how much of what."""
         from channelfit.designs.picture import design_figure  # loads Matplotlib
         from channelfit.front.pictures import shown_in_notebooks
 
-        plan = self._plan
+        plan, rows = self._plan, self._rows["design"]
         pieces = plan.waveform.pieces(self._x)
         ends = np.concatenate([[0.0], np.cumsum(plan.waveform.durations(self._x))])
         segment = np.searchsorted(ends[1:], np.cumsum(pieces.lengths) - 0.5 * pieces.lengths)
-        shares = np.zeros((len(plan.kinds), len(self._names)))
-        np.add.at(shares, segment, plan.informed.shares(pieces))
+        shares = np.zeros((len(plan.kinds), len(rows)))
+        np.add.at(shares, segment, plan.shares(pieces, rows))
         shares /= np.maximum(shares.sum(axis=0), 1e-300)
-        title = f"{plan.model.name}: a protocol for {len(self._names)} parameters"
-        return shown_in_notebooks(
-            design_figure(self.protocol, self.currents, ends, shares, self._names, title)
-        )
+        traces, names = plan.traces(self.protocol, rows), [row.name for row in rows]
+        figure = design_figure(self.protocol, traces, ends, shares, names, plan.title)
+        return shown_in_notebooks(figure)
 
     @property
     def summary(self) -> dict[str, Any]:
         """All numbers as plain data, as in ``design.json``."""
         return {
-            "model": self._plan.model.name,
-            "criterion": self._plan.criterion,
+            "for": self._plan.title,
             "criteria": list(self.criteria),
-            "errors": self.errors,
+            "results": self.results,
             "lengths_ms": self._lengths,
             "remarks": self.remarks,
         }
@@ -197,12 +185,13 @@ class Design:
         return [folder / name for name in (*texts, "design.png")]
 
     def __repr__(self) -> str:
-        return f"<Design for {self._plan.model.name}: {self.protocol!r}>"
+        return f"<Design for {self._plan.title}: {self.protocol!r}>"
 
 
 def design(
-    model: Model | Fit | str | os.PathLike[str],
+    model: Scheme,
     *,
+    separate: Sequence[Scheme] = (),
     length: float | str = "15 s",
     segments: str = "20 step",
     noise: float | str = "10 pA",
@@ -229,10 +218,12 @@ def design(
     Expected standard errors follow from the Fisher information of white noise. From random starts
     a quasi-Newton method descends by exact derivatives of the criterion by all voltages and
     durations. The best protocol is rounded to whole mV and samples, and judged again by the
-    derivatives by which fits descend.
+    derivatives by which fits descend. With `separate` it tells schemes apart instead: the least
+    distance between the current of one of them and the best fit of another becomes large.
 
     Arguments:
         model: a `Model`, a `Fit` (whose fitted values are taken), or a model or fit file.
+        separate: other schemes, likewise, from which the protocol is to tell the model.
         length: ms, of the protocol.
         segments: how many of which kind, one after the other, such as ``"10 step, 2 ramp, sines"``.
         noise: pA, the standard deviation of a sample.
@@ -267,11 +258,11 @@ def design(
         >>> len(found.table)
         9
     """
-    own = model.model if isinstance(model, Fit) else model
-    channel = own.channel if isinstance(own, Model) else kinds.channel_document(own)[0]
+    channel = _channel(model)
     names = [parameters] if isinstance(parameters, str) else list(parameters)
     plan = design_plan(
         channel,
+        separate=[_channel(one) for one in separate],
         values=values,
         length=length,
         segments=segments,
@@ -291,8 +282,9 @@ def design(
         seed=seed,
     )
     others = [p if isinstance(p, Protocol) else Protocol.load(p) for p in compare]
-    with screen_for(channel.name, progress) as screen, compilations_shown(screen):
-        screen.warn(channel.cautions)
+    with screen_for(plan.title, progress) as screen, compilations_shown(screen):
+        for one in (channel, *getattr(plan, "models", ())[1:]):
+            screen.warn(one.cautions)
         return designed(plan, starts, others, screen)
 
 
@@ -335,20 +327,54 @@ def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
             f"{given['members']} of {given['spread']}",
             key="spread",
         )
-    plan = DesignPlan(
-        model=model,
-        members=ensemble(model, model.values(), given["members"], given["spread"], given["seed"]),
-        kinds=segments_of(given["segments"]),
-        limits=limits,
-        noise=number("noise", "current"),
-        criterion=given["criterion"],
-        counting=tuple(given["parameters"]),
-        worst=given["worst"],
-        seed=given["seed"],
-        iterations=given["iterations"],
-    )
+
+    def members(scheme: ChannelModel) -> np.ndarray:
+        return ensemble(scheme, scheme.values(), given["members"], given["spread"], given["seed"])
+
+    common: dict[str, Any] = {
+        "kinds": segments_of(given["segments"]),
+        "limits": limits,
+        "noise": number("noise", "current"),
+        "seed": given["seed"],
+        "iterations": given["iterations"],
+    }
+    plan: DesignPlan
+    if given["separate"]:
+        if given["criterion"] != "log" or given["parameters"] or given["worst"]:
+            raise InputError(
+                "of schemes that are to be told apart the least distance counts; criterion, "
+                "parameters and worst are for the parameters of one",
+                key="separate",
+            )
+        models = _named((model, *given["separate"]))
+        plan = SeparationPlan(models=models, truths=tuple(map(members, models)), **common)
+    else:
+        plan = ParameterPlan(
+            model=model,
+            members=members(model),
+            criterion=given["criterion"],
+            counting=tuple(given["parameters"]),
+            worst=given["worst"],
+            **common,
+        )
     _check(plan)
     return plan
+
+
+def _channel(scheme: Scheme) -> ChannelModel:
+    own = scheme.model if isinstance(scheme, Fit) else scheme
+    return own.channel if isinstance(own, Model) else kinds.channel_document(own)[0]
+
+
+def _named(models: Sequence[ChannelModel]) -> tuple[ChannelModel, ...]:
+    """Return schemes of which no two have the same name."""
+    found: dict[str, ChannelModel] = {}
+    for model in models:
+        name = model.name
+        while name in found:
+            name += "'"
+        found[name] = replace(model, name=name)
+    return tuple(found.values())
 
 
 def _check(plan: DesignPlan) -> None:

@@ -11,8 +11,8 @@ from scipy.integrate import quad
 
 import channelfit as cf
 from channelfit.designs.criteria import KINDS, Criterion
-from channelfit.designs.information import Informed, Pieces
-from channelfit.designs.plan import DesignPlan, DesignTasks
+from channelfit.designs.information import Informed, Pieces, _dual_exponential
+from channelfit.designs.plan import DesignTasks, ParameterPlan
 from channelfit.designs.waveform import Limits, Waveform
 from channelfit.front.designing import design_plan, designed, segments_of
 from channelfit.front.progress import screen_for
@@ -100,6 +100,7 @@ def test_information_is_that_of_the_derivatives_of_fits(name):
 
 ARGUMENTS = {
     "values": None,
+    "separate": [],
     "length": "60 ms",
     "segments": "3 step",
     "noise": "10 pA",
@@ -142,7 +143,7 @@ def test_gradients_are_those_of_differences(kind, name):
         assert gradient @ step == pytest.approx((4 * near - far) / 3, rel=1e-5, abs=1e-11)
 
 
-@pytest.mark.parametrize("rate", [1e6, 1.0, 1e-9])
+@pytest.mark.parametrize("rate", [1e25, 1e6, 1.0, 1e-9])
 def test_stiff_and_slow_rates_are_followed(rate):
     """Against the closed form, by adaptive quadrature over decades of time."""
     model = two_states().with_values(np.array([rate, 0.2, 2.0]))
@@ -161,6 +162,26 @@ def test_stiff_and_slow_rates_are_followed(rate):
     assert matrix[0, 0, 0] == pytest.approx(exact, rel=2e-3)
 
 
+def test_exponentials_of_stiff_generators_reach_their_steady_state():
+    """Of four states with rates to 1e22/ms, against the null space and its differences."""
+    random = np.random.default_rng(5)
+    rates, change = 10.0 ** random.uniform(18, 22, (4, 4)), random.uniform(0.5, 2, (4, 4))
+
+    def generator(k: np.ndarray) -> np.ndarray:
+        return k - np.diag(k.sum(axis=0))
+
+    def steady(k: np.ndarray) -> np.ndarray:
+        system = generator(k)
+        system[-1] = 1.0
+        return np.linalg.solve(system, [0.0, 0.0, 0.0, 1.0])
+
+    a, by = generator(rates), generator(rates * change)
+    e, d = _dual_exponential(a[None, None], by[None, None, None], np.ones((1, 1)))
+    slope = (steady(rates * (1 + 1e-5 * change)) - steady(rates * (1 - 1e-5 * change))) / 2e-5
+    assert np.abs(e[0, 0, 0] - steady(rates)[:, None]).max() < 1e-12
+    assert np.abs(d[0, 0, 0, 0] - slope[:, None]).max() < 1e-9
+
+
 def test_vectors_stay_within_limits_and_are_rounded():
     wave = Waveform(segments_of("3 step, ramp, 2 step"), LIMITS)
     x = wave.random(np.random.default_rng(0))
@@ -168,7 +189,7 @@ def test_vectors_stay_within_limits_and_are_rounded():
     assert durations.sum() == pytest.approx(LIMITS.length)
     assert durations.min() >= LIMITS.shortest
     protocol = cf.Protocol.from_segments(
-        wave.rounded(x), holding=-80, sampling=LIMITS.sampling, name="x"
+        wave.documents(x), holding=-80, sampling=LIMITS.sampling, name="x"
     )
     volts = protocol.voltage()[0]
     assert len(volts) == round(LIMITS.length / LIMITS.sampling)
@@ -180,7 +201,7 @@ def test_a_syncropatch_file_reads_back(tmp_path):
     wave = Waveform(segments_of("2 step, ramp, step"), LIMITS)
     x = wave.random(np.random.default_rng(2))
     protocol = cf.Protocol.from_segments(
-        wave.rounded(x), holding=-80, sampling=LIMITS.sampling, name="x"
+        wave.documents(x), holding=-80, sampling=LIMITS.sampling, name="x"
     )
     (tmp_path / "x.eph").write_text(eph_text("x", -80.0, LIMITS.sampling, wave.epochs(x)))
     read = cf.Protocol.load(tmp_path / "x.eph")
@@ -193,7 +214,7 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
     tasks = DesignTasks(plan, {})
     found, again = tasks.compute(("start", 1)), tasks.compute(("start", 1))
     begin = plan.waveform.random(np.random.default_rng([0, 1]))
-    assert found["criterion"] < plan.value(begin)[0]
+    assert found["criterion"] < plan.criterion_at(begin, plan.informed, plan.judge)[0]
     assert np.array_equal(found["vector"], again["vector"])
     tasks.check_stored(("start", 1), found)
     assert design_plan(two_states(), **ARGUMENTS | {"noise": 3}).noise == 3
@@ -213,6 +234,7 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
         ({"sampling": "1e-9 ms"}, "sampling: 1e-09 ms makes more than 10,000,000 samples"),
         ({"spread": float("nan")}, "spread: 1 or more members"),
         ({"members": 0}, "spread: 1 or more members"),
+        ({"separate": [None], "worst": True}, "separate: of schemes .* the least distance counts"),
         ({"shortest": 0.01}, "shortest: 0.01 ms is less than a sampling interval"),
     ],
 )
@@ -223,8 +245,8 @@ def test_what_cannot_be_is_refused(changed, message):
 
 def test_a_design_without_a_finite_current_is_refused(monkeypatch):
     plan = design_plan(two_states(), **ARGUMENTS)
-    nothing = lambda _, x: (np.nan, np.zeros_like(x))
-    monkeypatch.setattr(DesignPlan, "value", nothing)
+    nothing = lambda _, x, *parts: (np.nan, np.zeros_like(x))
+    monkeypatch.setattr(ParameterPlan, "criterion_at", nothing)
     with pytest.raises(InputError, match="no start led to a protocol"):
         designed(plan, 2, [], screen_for("x", False))
 

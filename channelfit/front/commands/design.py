@@ -26,9 +26,10 @@ def design(options: DesignOptions) -> None:
     """Design a protocol, write it and print what it is expected to determine."""
     channel, _ = load_channel(options.model, options.overrides)
     given = {field.name: getattr(options, field.name) for field in fields(options)}
-    given |= {"parameters": names_in(options.parameters), "values": None}
+    others = [load_channel(file, ())[0] for file in options.separate]
+    given |= {"parameters": names_in(options.parameters), "values": None, "separate": others}
     plan = design_plan(channel, **given)
-    others = [Protocol.load(file) for file in options.compare]
+    compared = [Protocol.load(file) for file in options.compare]
     if not options.resume:
         check_folder(options.out)
     identity = {**DesignTasks(plan, software(False)).identity, "starts": options.starts}
@@ -36,12 +37,12 @@ def design(options: DesignOptions) -> None:
     worth = True
     try:
         with (
-            terminal.SearchScreen(channel.name) as screen,
+            terminal.SearchScreen(plan.title) as screen,
             compilations_shown(screen),
             workers(options.cluster, screen) as executor,
         ):
             store = checkpoint.open_results()
-            found = designed(plan, options.starts, others, screen, executor, store)
+            found = designed(plan, options.starts, compared, screen, executor, store)
             screen.begin("drawing")
             files = found.save(options.out)
             all_is_done()
@@ -50,10 +51,10 @@ def design(options: DesignOptions) -> None:
         with held():
             checkpoint.close(keep=worth)
     rows = [
-        [name, *(f"{100 * errors[name]:.3g}" for errors in found.errors.values())]
-        for name in found.errors["design"]
+        [name, *(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row.values())]
+        for name, row in found.rows.items()
     ]
-    headers = ["expected error, %", *found.errors]
+    headers = ["", *next(iter(found.rows.values()))]
     terminal.show(terminal.table(headers, rows), *found.remarks)
     for file in files:
         click.echo(printable(str(file)))

@@ -227,6 +227,9 @@ import_model = command(
 class DesignOptions:
     """Design a protocol that determines the parameters of MODEL, a model, a fit or a run folder.
 
+    With --separate it tells MODEL from other schemes instead: the least distance between the
+    current of one of them and the best fit of another becomes large.
+
     The criterion comes from the standard errors that white noise would leave. From random starts
     all voltages and durations are moved downhill by its exact derivatives. The best protocol is
     rounded to whole mV and samples, and judged again by the derivatives by which fits descend.
@@ -236,16 +239,24 @@ class DesignOptions:
       protocol.yaml  the protocol, for every verb; stimulus.csv has its samples
       protocol.eph   the same for a SyncroPatch, where it has steps and ramps alone
       design.png     command, currents, and what each segment tells of each parameter
-      design.json    expected standard errors, also of the protocols of --compare
+      design.json    what is expected, also of the protocols of --compare
 
     \b
     Examples
       channelfit design models/herg_beattie.yaml --length "15 s" --noise "20 pA"
       channelfit design models/model_b.yaml --length "200 ms" --segments "6 step, ramp"
       channelfit design models/herg_markov.yaml --compare protocols/staircase.yaml
+      channelfit design runs/one_scheme --separate runs/another --noise "20 pA"
     """
 
     model: Path = path_argument("model")
+    separate: tuple[Path, ...] = option(
+        "--separate",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="MODEL",
+        help="Another scheme with values, from which MODEL is to be told apart; several allowed.",
+    )
     length: str = option("--length", metavar="TIME", default="15 s", help="Of the protocol.")
     segments: str = option(
         "--segments",

@@ -1,0 +1,170 @@
+"""Protocols that tell schemes apart: distances, refits and the search against other ways."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.optimize import least_squares
+
+from channelfit.designs.separation import SeparationPlan
+from channelfit.designs.waveform import Limits
+from channelfit.front.designing import Design
+from channelfit.model.channel import ChannelModel
+from channelfit.model.model_file import build_model, load_model
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.reading.errors import InputError
+from channelfit.scoring.scorer import make_scorer
+from designs.test_design import held, two_states
+from support.json_output import run
+
+LIMITS = Limits(-120.0, 60.0, -80.0, 30.0, 5.0, 0.0, 0.05)
+
+
+def plan_of(*models: ChannelModel, kinds: tuple[str, ...] = ("step",) * 3) -> SeparationPlan:
+    """A plan for schemes at their own values."""
+    truths = tuple(model.values()[:, None] for model in models)
+    return SeparationPlan(models=models, truths=truths, kinds=kinds, limits=LIMITS, noise=5.0)
+
+
+def known_conductance(rate: str) -> ChannelModel:
+    """Two states of which only the rates are to be fitted: one step does not determine all."""
+    model = two_states(rate)
+    return replace(
+        model, parameters=tuple(replace(p, fixed=p.name == "g") for p in model.parameters)
+    )
+
+
+def permeable() -> ChannelModel:
+    """Two states with a definition, a rectification and the constant-field current."""
+    return build_model(
+        {
+            "name": "permeable",
+            "temperature": "22 degC",
+            "definitions": {"u": "v/25", "warm": "celsius/20"},
+            "states": ["C", "O"],
+            "rates": {"C -> O": "k*warm*exp(u)", "O -> C": "b"},
+            "current": {
+                "open": "O",
+                "permeability": "p",
+                "ion": {"valence": 2, "inside": "1e-4 mM", "outside": "2 mM"},
+            },
+            "parameters": {
+                "k": {"range": [0.01, 10], "unit": "1/ms", "scale": "log", "value": 0.3},
+                "b": {"range": [0.01, 10], "unit": "1/ms", "scale": "log", "value": 0.2},
+                "p": {"range": [0.01, 10], "unit": "um3/ms", "value": 0.4},
+            },
+        },
+        None,
+    )
+
+
+def test_the_distance_is_that_of_simulated_currents():
+    """Of gates, a scheme and a permeability with definitions, against sums over fine samples."""
+    models = (
+        load_model("models/herg_beattie.yaml"),
+        load_model("models/herg_markov.yaml"),
+        permeable(),
+    )
+    plan = plan_of(*models)
+    x = plan.waveform.random(np.random.default_rng(1))
+    volts, lengths = zip(*((v, t) for v, _, t in plan.waveform.epochs(x)), strict=True)
+    fine = replace(plan.protocol(x, "x"), sampling_ms=2e-3)
+    currents = [
+        make_scorer(Problem(one, (Experiment(fine),)), "reference").simulate(one.values()[:, None])
+        for one in models
+    ]
+    for rival in plan.first:
+        apart = currents[rival.truth][0] - currents[rival.scheme][0]
+        exact = (apart**2).sum() * 2e-3 / LIMITS.sampling / plan.noise**2
+        ((informed, _),) = plan.parts([rival])
+        found = informed.matrices(held(list(volts), list(lengths)))[0, 0, 0]
+        assert found == pytest.approx(exact, rel=2e-3)
+
+
+def test_gradients_are_those_of_differences():
+    """Of the distance that is left by fits which follow, of two fits of each scheme."""
+    plan = plan_of(two_states(), two_states("k*exp(v/20)"), kinds=("step", "ramp", "sines"))
+    known = plan.first
+    known += [replace(rival, known=rival.known * 1.2) for rival in known]
+    x = plan.waveform.random(np.random.default_rng(1))
+    for part in plan.parts(known):
+        _, gradient = plan.criterion_at(x, *part)
+        for direction in np.random.default_rng(2).standard_normal((2, len(x))):
+            step = 1e-4 * direction * (plan.waveform.bounds[:, 1] - plan.waveform.bounds[:, 0])
+            values = [plan.criterion_at(x + k * step, *part)[0] for k in (-1, -0.5, 0.5, 1)]
+            difference = (8 * (values[2] - values[1]) - (values[3] - values[0])) / 6
+            assert gradient @ step == pytest.approx(difference, rel=1e-5)
+
+
+def left_by_scipy(true: float, rival: float, volts: float, n: int) -> float:
+    """The sum of squares that the best fit of one exponential to another leaves, pA^2.
+
+    Both are currents of two states in a step from -80 mV, with slopes of the opening rate of
+    exp(v/true) and exp(v/rival), and a conductance of 2 nS.
+    """
+    times = np.arange(n) * LIMITS.sampling
+
+    def current(k: float, b: float, slope: float) -> np.ndarray:
+        before, now = (k * np.exp(v / slope) for v in (-80.0, volts))
+        start, limit = before / (before + b), now / (now + b)
+        return 2.0 * (volts + 90) * (limit + (start - limit) * np.exp(-(now + b) * times))
+
+    truth = current(0.7, 0.2, true)
+    bounds = np.log([0.01, 0.01]), np.log([10.0, 10.0])
+    ends = [
+        least_squares(lambda p: current(*np.exp(p), rival) - truth, np.log(start), bounds=bounds)
+        for start in ([0.7, 0.2], [0.05, 2.0], [5.0, 0.05])
+    ]
+    return 2 * min(end.cost for end in ends)
+
+
+def test_a_refit_and_the_best_protocol_are_those_of_a_grid():
+    """One step, whose voltage alone is free, against SciPy's fits to closed forms on a grid."""
+    plan = plan_of(
+        known_conductance("k*exp(v/30)"), known_conductance("k*exp(v/20)"), kinds=("step",)
+    )
+    n = round(LIMITS.length / LIMITS.sampling)
+    least = {
+        v: min(left_by_scipy(30, 20, v, n), left_by_scipy(20, 30, v, n)) / plan.noise**2
+        for v in range(-120, 61, 4)
+    }
+    for volts in (-40, 20):
+        protocol = plan.protocol(np.array([float(volts), 0.0]), "x")
+        found = min(rival.distance for rival in plan.refitted(protocol, plan.first))
+        assert found == pytest.approx(least[volts], rel=1e-5)
+    starts = [plan.search(np.array([v, 0.0])) for v in (-100.0, 0.0, 40.0)]
+    x, criterion = min(starts, key=lambda end: end[1])
+    assert np.exp(-2 * criterion) > 0.98 * max(least.values())
+    best = min(r.distance for r in plan.refitted(plan.protocol(x, "x"), plan.first))
+    assert np.exp(-2 * criterion) == pytest.approx(best, rel=1e-9)
+
+
+def test_schemes_with_equal_currents_are_named():
+    """A scheme within another: one way the currents are equal, and the other way they are not."""
+    plain, wider = known_conductance("k*exp(v/30)"), two_states("k*exp(v/30)")
+    wider = wider.with_values(np.array([0.7, 0.2, 3.0]))
+    plan = plan_of(plain, replace(wider, name="wider"), kinds=("step",) * 2)
+    x, criterion = plan.search(plan.waveform.random(np.random.default_rng(0)))
+    found = Design(plan, x, [criterion], [])
+    assert found.remarks[0] == "two, fitted by wider: the currents are equal."
+    equal, different = found.results["design"].values()
+    n = round(LIMITS.length / LIMITS.sampling)
+    assert equal["delta BIC"] == pytest.approx(np.log(n), rel=1e-6)
+    rms = different["rms, pA"]
+    assert different["delta BIC"] == pytest.approx(n * np.log1p(rms**2 / 25) - np.log(n))
+    with pytest.raises(InputError, match="leave nothing of each other's currents"):
+        plan_of(plain, replace(plain, name="same"), kinds=("step",) * 2).search(x)
+
+
+def test_the_command_tells_schemes_apart(tmp_path):
+    out = tmp_path / "d"
+    options = ["--length", "40 ms", "--segments", "2 step", "--shortest", "5 ms", "--starts", "1"]
+    options += ["--iterations", "8"]
+    options += ["--separate", "models/model_b.yaml", "--compare", "protocols/activation.yaml"]
+    done = run("design", "models/model_a.yaml", *options, "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "delta BIC" in done.output
+    assert "the least distance of its currents" in done.output
+    assert (out / "design.png").is_file()
