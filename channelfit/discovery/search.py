@@ -38,14 +38,14 @@ from channelfit.tasks.executor import Executor, task_results
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, decoded_json, expect
 
 #: Iterations of least squares in the rounds of a level, and the least schemes that go on.
-_ITERATIONS, _LEAST = (12, 25, 50), 3
+_ITERATIONS, _LEAST = (24, 50, 100), 3
 #: A scheme whose cost after its scan is so many times that of the best one is not fitted fully.
 _HOPELESS = 4.0
 #: Parents from whose solutions a scheme begins, at most.
 _PARENTS = 4
 #: The least starts of a full fit, how many of them must agree, and rounds without a gain after
 #: which it ends anyway.
-_STARTS, _AGREE, _PATIENCE = 16, 3, 2
+_STARTS, _AGREE, _PATIENCE = 16, 3, 1
 #: Differences of BIC up to which a scheme is kept beside the best (Kass and Raftery 1995: beyond
 #: it the evidence is strong), and iterations of a fit to the currents of another scheme.
 NEAR_BIC, _TO_CURRENTS = 6.0, 200
@@ -153,13 +153,16 @@ class SchemeTasks:
         self, plan: FitPlan, scorer: ChannelScorer, place: int, number: int, given: Arrays
     ) -> Arrays:
         """Scan and refine for a round: known points, and new ones that are drawn."""
-        objective, random = plan.objective(scorer), self._random(place, number)
-        objective.previews = True
-        drawn = self.models.scan(plan, objective.sample(self.effort.scan, random), random)
-        starts = max(1, self.effort.starts >> number)
+        objective, random = _objective(plan, scorer), self._random(place, number)
+        scan, starts = (max(1, n >> number) for n in (self.effort.scan, self.effort.starts))
+        drawn = self.models.scan(plan, objective.sample(scan, random), random)
         best = [_lowest(objective, points, starts) for points in (given["unit"], drawn)]
         points = begin(objective, np.concatenate(best, axis=1))
-        for _ in range(_ITERATIONS[number]):
+        new = np.repeat([False, True], [some.shape[1] for some in best])
+        for k in range(_ITERATIONS[number]):
+            if k in (_ITERATIONS[number] // 4, _ITERATIONS[number] // 2):
+                left = np.concatenate([_better_half(points.cost, new == one) for one in (0, 1)])
+                points, new = points.take(left), new[left]
             if points.done.all():
                 break
             points = improve(objective, points)
@@ -167,7 +170,7 @@ class SchemeTasks:
 
     def _fitted(self, plan: FitPlan, scorer: ChannelScorer, place: int, given: Arrays) -> Arrays:
         """Fit a scheme until independent starts agree, and assess its parameters."""
-        objective, random = plan.objective(scorer), self._random(place, len(_ITERATIONS))
+        objective, random = _objective(plan, scorer), self._random(place, len(_ITERATIONS))
         search = _Search(self.models, plan, random, given["unit"], self.effort)
         least, best, seen = math.inf, np.empty(0), None
         for seen in search.search(objective):
@@ -207,8 +210,7 @@ class SchemeTasks:
             tried = []
             for name in [*free, *([""] if math.isinf(least) else [])]:
                 own = self.models.plan_of(scheme, (*still, name)) if name else plan
-                objective = own.objective(make_scorer(own.problem, self.backend))
-                objective.previews = True
+                objective = _objective(own, make_scorer(own.problem, self.backend))
                 end = refine(objective, unit_of(own, known)[:, None])
                 cost, k = float(end.cost[0]), own.space.n_free + len(own.solved)
                 if not math.isfinite(cost):
@@ -305,6 +307,20 @@ class _Drawn(Objective):
     def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
         """Draw points (n_free, n)."""
         return self.draw(super().sample(n, random), random)
+
+
+def _objective(plan: FitPlan, scorer: ChannelScorer) -> Objective:
+    """Return the objective of a scheme for least squares."""
+    objective = plan.objective(scorer)
+    objective.previews = objective.at_once = True
+    return objective
+
+
+def _better_half(cost: np.ndarray, some: np.ndarray) -> np.ndarray:
+    """Return the places of the half of some costs that is lower, of two or more."""
+    places = np.flatnonzero(some)
+    order = np.argsort(cost[places], kind="stable")
+    return places[order[: max(2, -(-len(places) // 2))]]
 
 
 def _lowest(objective: Objective, unit: np.ndarray, n: int) -> np.ndarray:

@@ -108,6 +108,8 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
     if not len(active):
         return starts
     old = starts.take(active)
+    if objective.at_once:
+        return starts.put(active, step(objective, old, None, tolerance))
     steps, promises = damped_steps(old)
     trial = np.clip(old.unit[:, None, :] + steps, 0.0, 1.0)
     n_free, n_trials, n = trial.shape
@@ -136,14 +138,14 @@ def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> S
     return starts.put(active, part)
 
 
-def step(objective: Objective, old: Starts, well: np.ndarray, tolerance: float) -> Starts:
+def step(objective: Objective, old: Starts, well: np.ndarray | None, tolerance: float) -> Starts:
     """Take one step of each start with its own damping, and compute the derivatives there at once.
 
-    This suits a scorer of many wells, which computes derivatives of many points as fast as scores.
-    A step that leaves the bounds on rates is brought back to them.
+    This suits a scorer that computes derivatives about as fast as a few scores. A step that leaves
+    the bounds on rates is brought back to them.
 
     Arguments:
-        well: (n_points,) the number of each start's recording, see `Objective.linearize`.
+        well: as of `begin`.
         tolerance: see `improve`.
     """
     steps, promises = damped_steps(old, _OWN_AND_NONE)
@@ -155,7 +157,7 @@ def step(objective: Objective, old: Starts, well: np.ndarray, tolerance: float) 
             objective, old.take(outside), unit[:, outside]
         )
         promises[:, outside] = promise[outside]
-    local = objective.linearize(unit, well)
+    local = _host(objective.linearize(unit, *(() if well is None else (well,))))
     gained = old.cost - local.cost
     better = gained > 0
     with np.errstate(all="ignore"):

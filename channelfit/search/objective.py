@@ -85,6 +85,8 @@ class Objective:
         evaluations: candidates scored so far; a derivative counts as many as it has columns.
         previews: whether costs come from the scorer's `preview`. A search needs that if it
             compares costs with those of `linearize`.
+        at_once: whether least squares computes derivatives with every trial step, and tries one
+            damping where it would score several: where derivatives cost no more than a few scores.
         floor: costs up to it are nothing but the scorer's rounding.
     """
 
@@ -95,6 +97,7 @@ class Objective:
     prior_weight: float = 0.0
     evaluations: int = 0
     previews: bool = False
+    at_once: bool = False
     floor: float = 0.0
 
     @property

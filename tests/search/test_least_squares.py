@@ -53,11 +53,12 @@ def narrow(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return a, a @ random.uniform(-0.6, 0.6, 10) + 1e-3 * random.normal(size=30)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_narrow_valley_beside_faces_of_the_cube_is_followed_to_its_end(seed):
+@pytest.mark.parametrize(("seed", "at_once"), [(0, False), (1, False), (1, True)])
+def test_a_narrow_valley_beside_faces_of_the_cube_is_followed_to_its_end(seed, at_once):
     """Steps that are cut short at a face, and no more, leave a start where it is."""
     a, b = narrow(seed)
-    objective = Objective(space(10, -0.3, 0.3), Residuals(lambda x: a @ x - b))
+    scorer = Residuals(lambda x: a @ x - b)
+    objective = Objective(space(10, -0.3, 0.3), scorer, at_once=at_once)
     starts = refine(objective, np.random.default_rng(seed).random((10, 4)), 60, 1e-14)
     exact = lsq_linear(a, b, (-0.3, 0.3), method="bvls", tol=1e-15)
     assert (starts.cost <= 2 * exact.cost / 30 * (1 + 1e-7)).all()
