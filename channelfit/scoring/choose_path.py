@@ -86,7 +86,7 @@ def reason_against_moments(problem: Problem) -> str | None:
 
 
 #: States up to which most candidates keep their digits in moments.
-_MOST_MOMENT_STATES = 16
+MOST_MOMENT_STATES = 16
 #: The share of candidates that Chebyshev's moments must serve: a GPU steps a few others as slowly
 #: as many, and on a CPU they are resolvents'.
 LEAST_SERVED = {"cuda": 0.999, "cpu": 0.75}
@@ -113,7 +113,7 @@ def expected_costs(problem: Problem, dtype: str, backend: str) -> dict[str, floa
     each = table[min((k for k in table if k >= n), default=max(table))]
     visits, samples = _visits_and_samples(problem)
     moments = stiff = np.inf
-    if n <= _MOST_MOMENT_STATES and reason_against_moments(problem) is None:
+    if n <= MOST_MOMENT_STATES and reason_against_moments(problem) is None:
         moments, stiff = _costs_of_moments(problem, each, backend)
     visit = each.visit if moments < stiff or stiff == np.inf else each.stiff_visit
     found = {"stepping": visits * visit + samples * each.sample}

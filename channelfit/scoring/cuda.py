@@ -189,7 +189,8 @@ class CudaScorer(ChannelScorer, Tunable):
         self.xp = gpu.cupy()
         self.problem, self.dtype = problem, dtype
         self.threads, self.chunk = threads, chunk
-        self._variants = Variants(problem, chunk=chunk)
+        by_moments = {"stepping": False, "moments": True}.get(path)
+        self._variants = Variants(problem, chunk=chunk, by_moments=by_moments)
         self.path = choose_path(problem, dtype, path)
         alone = path == "auto" and self.path == "stepping"
         self.stepping = CudaStepping(problem, dtype, both=alone)

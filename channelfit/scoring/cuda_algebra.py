@@ -16,6 +16,7 @@ from channelfit.scoring.cuda_tangent_walk import RowGroup, Rows, as_bytes
 from channelfit.scoring.kernels.cuda_algebra import (
     ALGEBRA_ROWS,
     ALGEBRA_THREADS,
+    CONCLUDE_TANGENTS,
     MULTIPLY_TANGENTS,
     PROJECT_TANGENTS,
     PROJECTED_ROWS,
@@ -133,6 +134,35 @@ class Algebra:
             self._multiply(rows, rows, parts, width, own, targets)
             first += parts[1]
         return found
+
+    def conclude(
+        self,
+        partial: Any,
+        statuses: Any,
+        free: Any,
+        n_parameters: int,
+        targets: Targets,
+        well: Any,
+        results: Sequence[Any],
+    ) -> None:
+        """Fill in cost, status, gradient and Hessian of candidates from their inner products.
+
+        Arguments:
+            partial: as `products` returns them; they are added up in place.
+            statuses: (n_statuses, n).
+            free: (n_free,) int32, the parameters of the columns.
+            results: gradient and Hessian are null, or zeros so far.
+        """
+        self._kernels()[CONCLUDE_TANGENTS](
+            (partial.shape[1],),
+            (ALGEBRA_THREADS,),
+            (
+                *(partial, np.int32(len(partial)), np.int32(self.width)),
+                *(statuses, np.int32(len(statuses)), free, np.int32(n_parameters)),
+                *(targets.constant, targets.total_weight, well),
+                *results,
+            ),
+        )
 
     def squares(self, columns: Any) -> Any:
         """Return inner products (n, entries) of columns (n, n_rows, width) with each other.

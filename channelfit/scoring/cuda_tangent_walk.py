@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
@@ -181,6 +182,18 @@ class Rows:
         self.place[key] = len(self._records)
         root = np.sqrt(self.packed.run_weight[run])
         self._records.append((root, self.n_rows, rows, *where))
+
+    @property
+    def compressed(self) -> Rows:
+        """The same with compressed rows in place of those that a matrix makes them of."""
+        found = copy(self)
+        found.groups, found.runs, found.n_rows = [], self.runs.copy(), 0
+        for group in self.groups:
+            n_rows, own = group.n_compressed, [self.place[run] for run in group.runs]
+            found.groups.append(replace(group, matrix=None, n_rows=n_rows))
+            found.runs["before"][own], found.runs["rows"][own] = found.n_rows, n_rows
+            found.n_rows += n_rows
+        return found
 
     def targets(self, recordings: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:
         """Return several recordings as targets in the compressed rows of all groups.

@@ -20,7 +20,6 @@ from channelfit.scoring.cuda_algebra import Algebra, Targets
 from channelfit.scoring.cuda_launch import Launched, Program
 from channelfit.scoring.cuda_tangent_walk import Layout, Rows, TangentTables, as_bytes
 from channelfit.scoring.kernels.cuda_algebra import (
-    ALGEBRA_THREADS,
     CONCLUDE_TANGENTS,
     MULTIPLY_TANGENTS,
     PROJECT_TANGENTS,
@@ -50,7 +49,7 @@ _TYPICAL_JOBS = 2  # where it is open how many they are
 #: Jobs by which so few candidates would be cut that their held runs are taken side by side instead.
 _BESIDE = 4
 #: Kernels that make costs of currents, the same in every program.
-_ALGEBRA = PROJECT_TANGENTS, WEIGH_TANGENTS, MULTIPLY_TANGENTS, CONCLUDE_TANGENTS
+ALGEBRA_KERNELS = PROJECT_TANGENTS, WEIGH_TANGENTS, MULTIPLY_TANGENTS, CONCLUDE_TANGENTS
 _SEGMENTS_A_JOB = 4  # as they leave the walk little to do
 _THREADS_CUT = 64  # of a block of segments
 
@@ -162,25 +161,14 @@ class Tangents(Launched):
                 partial = self.algebra.products_by_cublas(currents, n, self.targets())
             else:
                 partial = self.algebra.products(currents, n, self.targets(), well)
-            self._any_kernels[CONCLUDE_TANGENTS](
-                (n,),
-                (ALGEBRA_THREADS,),
-                (
-                    partial,
-                    np.int32(len(partial)),
-                    np.int32(1 + len(self.free)),
-                    statuses,
-                    np.int32(len(statuses)),
-                    self._on_device.free,
-                    np.int32(len(self.problem.model.parameters)),
-                    self.targets().constant,
-                    self.targets().total_weight,
-                    well,
-                    cost,
-                    status,
-                    gradient,
-                    hessian,
-                ),
+            self.algebra.conclude(
+                partial,
+                statuses,
+                self._on_device.free,
+                len(self.problem.model.parameters),
+                self.targets(),
+                well,
+                (cost, status, gradient, hessian),
             )
 
     def trace(self, parameters: Any) -> tuple[Any, Any]:
@@ -267,7 +255,7 @@ class Tangents(Launched):
         n_jobs = _BESIDE if self._beside(n_jobs) else n_jobs
         if n_jobs not in self._programs:
             tables, asarray = self._tables(n_jobs), gpu.cupy().asarray
-            module, names = self._module(tables), [TRACE_TANGENTS, *_ALGEBRA]
+            module, names = self._module(tables), [TRACE_TANGENTS, *ALGEBRA_KERNELS]
             names += [self._compose, self._replay] if len(tables.segments) else []
             names += [COMPOSE_HELD] if len(tables.held) else []
             kernels = {name: module.kernel(name) for name in names}

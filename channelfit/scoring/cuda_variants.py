@@ -35,10 +35,12 @@ from channelfit.problem.experiment import Problem
 from channelfit.problem.run_tree import KIND, VARYING
 from channelfit.problem.statuses import NOT_FINITE
 from channelfit.scoring.cuda_algebra import Targets
+from channelfit.scoring.cuda_moment_tangents import MomentTangents, serves
 from channelfit.scoring.cuda_tangent_walk import Rows
 from channelfit.scoring.cuda_tangents import Results, Tangents
 from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED, needed_bytes
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
+from channelfit.scoring.layout.moment_tables import Ladder
 from channelfit.scoring.layout.ramp_collocation import GRADES
 from channelfit.scoring.layout.visit_order import needed_runs
 from channelfit.scoring.machine import gpu
@@ -86,6 +88,7 @@ class Variant:
         ramps: the pieces in which runs at a varying voltage are taken; empty where they are stepped
             through, which serves every candidate.
         n_jobs: see `Tangents`.
+        moments: the rungs of a problem that is linearized by moments.
     """
 
     def __init__(
@@ -94,12 +97,14 @@ class Variant:
         ramps: Mapping[int, PiecewiseRamp],
         targets_of: TargetsOf | None = None,
         n_jobs: int | None = None,
+        moments: Ladder | None = None,
     ) -> None:
         self.ramps, self._targets_of = ramps, targets_of or _own_targets
         self.rows = Rows(problem.scored, may_oscillate(problem.model), ramps)
-        self.values, self.tangents = (
-            Tangents(problem, self.rows, lambda: self.targets, n_tangents, n_jobs)
-            for n_tangents in (0, None)
+        shared = problem, self.rows, lambda: self.targets
+        self.values = Tangents(*shared, 0, n_jobs)
+        self.tangents = (
+            MomentTangents(*shared, n_jobs, moments) if moments else Tangents(*shared, None, n_jobs)
         )
 
     @cached_property
@@ -154,6 +159,8 @@ class Variants:
         n_jobs: see `Tangents`.
         chunk: candidates in one launch. With None it is as many as memory allows.
         grades: how fine the pieces of each variant are, `ramp_collocation.GRADES`; None for steps.
+        by_moments: whether problems that moments serve are linearized by them; None for those that
+            are faster for it.
     """
 
     def __init__(
@@ -163,8 +170,10 @@ class Variants:
         n_jobs: int | None = None,
         chunk: int | None = None,
         grades: Sequence[int | None] = (*range(len(GRADES)), None),
+        by_moments: bool | None = None,
     ) -> None:
         self.chunk, self._more = chunk, (targets_of, n_jobs)
+        self._by_moments = by_moments
         self.problem, self._grades = problem, list(grades)
         self._made: list[Variant] = []
 
@@ -175,7 +184,10 @@ class Variants:
             grade = self._grades.pop(0)
             ramps = {} if grade is None else ramps_of(self.problem, grade)
             if ramps or grade is None:
-                self._made.append(Variant(self.problem, ramps, *self._more))
+                moments = None
+                if not ramps and self._by_moments is not False:
+                    moments = serves(self.problem, always=self._by_moments or False)
+                self._made.append(Variant(self.problem, ramps, *self._more, moments))
                 yield self._made[-1]
 
     @cached_property

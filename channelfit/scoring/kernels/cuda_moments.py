@@ -63,6 +63,7 @@ class CudaMomentSource:
 
     threads = 64
     blocks = 4
+    number = "double"  # the type of the recurrence
 
     def __init__(self, model: ChannelModel, resolves: bool = False) -> None:
         self.model, self.resolves = model, resolves
@@ -102,11 +103,12 @@ class CudaMomentSource:
             f"constexpr bool RESOLVES = {str(self.resolves).lower()};  // moments of resolvents",
             f"constexpr bool KEPT = {str(self._keeps_parameters).lower()};  // parameters",
         )
-        w("", *_MEAN.splitlines())
+        w("", *MEAN.splitlines())
         self._greatest_speed(w)
         (self._resolvent if self.resolves else self._generator)(w)
+        w("", *(_RESOLVENT_STEPS if self.resolves else _CHEBYSHEV_STEPS).splitlines())
         self._open(w)
-        w("", *FINISH.splitlines(), "", *_WARPS.splitlines())
+        w("", *FINISH.splitlines(), "", *WARPS.splitlines())
         self._drive(w)
         w("", *_KERNEL.splitlines(), "", *ADD_JOBS.splitlines())
         return w.text
@@ -157,9 +159,9 @@ class CudaMomentSource:
         """Write the recurrence u, before <- 2 X u - before, u with 2 X = 2 + A 4/rho."""
         n = len(self.chain.states)
         w("", "// 2 X.")
-        w(f"struct Generator {{ double rate[{len(self.entries)}], stay[N]; }};")
+        w(f"struct Generator {{ {self.number} rate[{len(self.entries)}], stay[N]; }};")
         with w.device(
-            "void scaled(const double *q, const double scale, Generator &g)",
+            f"void scaled(const {self.number} *q, const double scale, Generator &g)",
             "The generator at the rates q, scaled by 4/rho.",
         ):
             for r, (_, _, row) in enumerate(self.entries):
@@ -167,17 +169,21 @@ class CudaMomentSource:
             for i in range(n):
                 out = [f"g.rate[{r}]" for r, (a, _, _) in enumerate(self.entries) if a == i]
                 w(f"g.stay[{i}] = 2.0 - ({' + '.join(out) or '0.0'});")
-        head = "(const Generator &g, double (&u)[N], double (&other)[N])"
-        with w.device(f"void advance{head}", "The next polynomial in u, this one in other."):
+        arrays = f"{self.number} (&u)[N], {self.number} (&other)[N]"
+        with w.device(
+            f"void advance(const Generator &g, {arrays})",
+            "The next polynomial in u, this one in other.",
+        ):
             self._product(w, [f"fma(g.stay[{i}], u[{i}], -other[{i}])" for i in range(n)])
             w("#pragma unroll")
             with w.block("for (int i = 0; i < N; ++i)"):
-                w("const double now = u[i];", "u[i] = next[i];", "other[i] = now;")
-        head = head.replace("double (&u)", "const double (&u)", 1)
-        with w.device(f"void begin{head}", "The polynomial before the first: the one after it."):
+                w(f"const {self.number} now = u[i];", "u[i] = next[i];", "other[i] = now;")
+        with w.device(
+            f"void begin(const Generator &g, const {arrays})",
+            "The polynomial before the first: the one after it.",
+        ):
             self._product(w, [f"g.stay[{i}]*u[{i}]" for i in range(n)])
             w("#pragma unroll", "for (int i = 0; i < N; ++i) other[i] = 0.5*next[i];")
-        w("", *_CHEBYSHEV_STEPS.splitlines())
 
     def _resolvent(self, w: CudaWriter) -> None:
         """Write the recurrence u <- 2 R u - u with R = s (s - A)^-1."""
@@ -204,11 +210,10 @@ class CudaMomentSource:
                 given("hold onward inward", "const ")
                 found = elimination.solve(c, [f"u[{i}]" for i in range(n)])
                 w(*(f"u[{i}] = {result.format(x, i)};" for i, x in enumerate(found)))
-        w("", *_RESOLVENT_STEPS.splitlines())
 
     def _product(self, w: CudaWriter, diagonal: list[str]) -> None:
         """Write next, from parts on the diagonal and the rates times u."""
-        w("const double next[N] = {")
+        w(f"const {self.number} next[N] = {{")
         for i, text in enumerate(diagonal):
             for r, (source, target, _) in enumerate(self.entries):
                 if target == i:
@@ -217,7 +222,7 @@ class CudaMomentSource:
         w("};")
 
     def _open(self, w: CudaWriter) -> None:
-        with w.device("double openOf(const double (&u)[N])", "Open probability."):
+        with w.device(f"{self.number} openOf(const {self.number} (&u)[N])", "Open probability."):
             terms = [
                 f"u[{i}]" if c == 1 else f"{c!r}*u[{i}]"
                 for i, c in enumerate(self.chain.conductances)
@@ -227,19 +232,19 @@ class CudaMomentSource:
 
     def _drive(self, w: CudaWriter) -> None:
         with w.device(
-            "void driveAt(const double v, const double *p, double &drive, double &leak,\n"
-            "                                        int &status)",
+            f"void driveAt(const double v, const {self.number} *p, {self.number} &drive,\n"
+            f"                                        {self.number} &leak, int &status)",
             "The current at v mV if the channel were open, and the current beside it, pA.",
         ):
             if self.channel.ohmic:
                 share = self.channel.always_open
-                w("double conductance, reversal;")
+                w(f"{self.number} conductance, reversal;")
                 w("createGains(p, conductance, reversal, status);")
                 w(f"drive = conductance*(v - reversal){f'*{share!r}' if share != 1 else ''};")
                 w("leak = 0.0;")
                 return
             share = self.channel.lone_share(self.opening)
-            w("double drives[N_TERMS];", "createDrives(v, p, drives, status);")
+            w(f"{self.number} drives[N_TERMS];", "createDrives(v, p, drives, status);")
             w(f"drive = drives[{self.opening}]{f'*{share!r}' if share != 1 else ''};")
             w(f"leak = {' + '.join(f'drives[{row}]' for row in self.leaks) or '0.0'};")
 
@@ -269,14 +274,14 @@ _CHEBYSHEV_STEPS = """\
 __device__ __forceinline__ void enter(const Generator &, int, const double *, double (&)[N],
                                       const double (&)[N]) {}"""
 
-_MEAN = """\
+MEAN = """\
 // The geometric mean of two rates, hardly too large: infinite ones give another bound.
 __device__ __forceinline__ double meanOf(const double a, const double b) {
     return double(sqrtf(float(a))*sqrtf(float(b))*1.00001f);
 }"""
 
 #: What the lanes of a warp do together.
-_WARPS = """\
+WARPS = """\
 // c, 8 x 8, += a, 8 x 4, times b, 4 x 8. A lane has of a: row lane/4, column lane%4; of b: row
 // lane%4, column lane/4; of c: row lane/4, columns lane%4*2 and the next.
 __device__ __forceinline__ void multiplySmall(double &c0, double &c1, const double a,

@@ -141,7 +141,7 @@ class CudaTangentSource:
         w(*_PROGRAM.splitlines())
         if pieces:
             ends, kernel = self._suited(_ENDS), self._suited(_KERNEL)
-            w(*_SEEDED.splitlines(), "#if VARYING", *_SEGMENTS.splitlines())
+            w(*SEEDED.splitlines(), "#if VARYING", *_SEGMENTS.splitlines())
             write_pieces(w, self.channel)
             w(*ends.splitlines(), "#endif", *kernel.splitlines(), *ALGEBRA.splitlines())
             return w.text
@@ -161,7 +161,7 @@ class CudaTangentSource:
         samples, move, cutting, kernel = map(self._suited, texts)
         w(*samples.splitlines(), *(() if cut else move.splitlines()), "#endif")
         cutting = f"#if VARYING{cutting}#endif"
-        w(*_SEEDED.splitlines(), *(cutting.splitlines() if cut else ()), *kernel.splitlines())
+        w(*SEEDED.splitlines(), *(cutting.splitlines() if cut else ()), *kernel.splitlines())
         w(*ALGEBRA.splitlines())
         return w.text
 
@@ -386,7 +386,7 @@ INLINE void walkMove(const Move &move, const double *nodes, const Dual *p, const
     check(x, status);
 }"""
 
-_SEEDED = """
+SEEDED = """
 // Parameters of a candidate, and which of them the directions `first` and on are.
 INLINE void seed(const double *parameters, const long long n, const int candidate,
                  const int *free, const int n_free, const int first, Dual (&p)[N_PARAMETERS]) {

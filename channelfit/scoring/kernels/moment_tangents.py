@@ -46,7 +46,7 @@ BLOCK = WIDE * PARTS
 #: may spoil by its bound; what it does spoil is a fiftieth of the one, a thousandth of the other.
 GREATEST_RESIDUAL_ERROR, GREATEST_SLOPE_ERROR = 2e-8, 3e-7
 #: The part of the largest derivative that counts as the size of a smaller one.
-_NEXT_TO_NOTHING = 1e-6
+NEXT_TO_NOTHING = 1e-6
 #: What becomes of a candidate: done, in doubt, or to be computed again with tables not yet made.
 DONE, DOUBTED, UNFINISHED = 0, 1, 2
 
@@ -336,7 +336,7 @@ def _judged(normal, lost, squares, theta, free):
     good = lost[0] <= GREATEST_RESIDUAL_ERROR**2 * (normal[0, 0] + squares)
     for d in range(free.shape[0]):
         size = max(abs(theta[free[d]]), 1e-150)
-        length = max(normal[1 + d, 1 + d], _NEXT_TO_NOTHING**2 * largest / (size * size))
+        length = max(normal[1 + d, 1 + d], NEXT_TO_NOTHING**2 * largest / (size * size))
         good = good and lost[1 + d] <= GREATEST_SLOPE_ERROR**2 * length
     return DONE if good else DOUBTED
 

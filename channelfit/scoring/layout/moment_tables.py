@@ -37,8 +37,8 @@ from channelfit.scoring.machine.arrays import product
 
 #: Sums of a_k, or of elements of a table's row (root mean square over samples), that are left out.
 TRUNCATION = 1e-13
-#: Of this, what is left out of the tables of derivatives.
-_OF_SLOPES = 1e-2
+#: The same of derivatives.
+SLOPE_TRUNCATION = 1e-2 * TRUNCATION
 #: Of an exponential along no direction, root mean square over samples.
 _NEGLIGIBLE = 1e-12
 #: A rung is the bits of a float32 without so many of the last: a power of two times 1, 1.25 ..
@@ -139,7 +139,7 @@ def moment_table(
         oscillating: for schemes that may have complex modes (not reversible ones).
         slopes: for derivatives as well, of which the moments grow like the square of k.
     """
-    decay, left_out = speed_of(rung) * span, _OF_SLOPES * TRUNCATION if slopes else TRUNCATION
+    decay, left_out = speed_of(rung) * span, SLOPE_TRUNCATION if slopes else TRUNCATION
     if decay > GREATEST_DECAY:
         return None
     end = weights(np.array([decay]), left_out)[0]
@@ -183,6 +183,7 @@ class MomentRun:
     """A run at a held voltage.
 
     Attributes:
+        number: of the run in its tree.
         n: samples, 0 where none is scored.
         span: ms, all of them.
         source, target: state slots; the target is -1 where no run needs the end.
@@ -190,6 +191,7 @@ class MomentRun:
         inside: (rank,) the recording as its compression projects it, pA.
     """
 
+    number: int
     n: int
     span: float
     source: int
@@ -244,7 +246,8 @@ def moment_walk(tree: RunTree, n_jobs: int = 1, oscillating: bool = False) -> Mo
             inside, beside = compression(n, oscillating).project(tree.data_pA[first : first + n])
             outside += weight * beside
         scored = n if weight > 0 else 0
-        runs.append(MomentRun(scored, span, int(source), int(target), weight, inside))
+        slots = int(source), int(target)
+        runs.append(MomentRun(int(run), scored, span, *slots, weight, inside))
     longest = max((run.span for run in runs), default=1.0)
     return MomentWalk(
         order.jobs.astype(np.int32),

@@ -1,0 +1,350 @@
+"""CUDA for currents of held voltages and their derivatives, by Chebyshev moments in dual numbers.
+
+A lane has one column of a candidate: the current, or its derivative by one parameter. It takes the
+recurrence of `cuda_moments`, in the same text, through all moments of a run: T_k(X) p0 and the
+derivative of that,
+
+    y_(k + 1) = 2X y_k - y_(k - 1),    dy_(k + 1) = 2X dy_k + d(2X) y_k - dy_(k - 1).
+
+Eight lanes are the columns of one candidate and share its table, which a product of matrices makes
+rows of: those of the run's compression, in which the propagators of `cuda_tangents` write theirs,
+so that targets, products and sums are the same. A candidate's numbers do not depend on its company.
+
+Multiplications with an addition of a candidate, in 40 runs at 16 voltages, of which 14 lead to
+others, of a chain of n states with 4 n - 3 free parameters and 58 moments (`benchmarks/chains.py`,
+500 samples; the matrices' are done twice as fast as the others):
+
+    states   propagators   this recurrence   and its matrices   products of columns
+         6         7.6e6             2.6e6              1.5e6                 0.4e6
+         8        21.0e6             4.6e6              1.9e6                 0.8e6
+        12        89.1e6            12.4e6              3.4e6                 1.8e6
+        16         253e6            22.9e6              4.7e6                 3.3e6
+
+Propagators are dual matrices of n^2 numbers for a lane, more than registers hold, so that nearly
+every number of theirs comes from memory. Of the recurrence a lane has 2 (5 n - 2) numbers: of 12
+states and more some of these are in memory too. Counted, and not taken:
+
+* The columns of `moment_tangents`, n and one for each rate, are fewer than the parameters and take
+  a third of the recurrence. To make derivatives of them is a product with the derivatives of the
+  state, of which every number is read from shared memory: four times as slow as it is multiplied.
+* The transpose, once for each of some 28 directions: half of its table is zeros, which lanes side
+  by side do not gain from; and a run that another begins from needs n more.
+* T_k(X) p0 once for all columns of a candidate would spare a third of the recurrence, and read n
+  numbers of each moment from shared memory, which takes as long.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+
+from channelfit.model.channel import ChannelModel
+from channelfit.problem.statuses import cuda_names
+from channelfit.scoring.kernels.cpu_moments import MOMENT_ERROR
+from channelfit.scoring.kernels.cuda_algebra import ALGEBRA
+from channelfit.scoring.kernels.cuda_dual import DUAL
+from channelfit.scoring.kernels.cuda_moments import MEAN, WARPS, CudaMomentSource
+from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
+from channelfit.scoring.kernels.cuda_tangents import SEEDED
+from channelfit.scoring.kernels.moment_tangents import (
+    GREATEST_RESIDUAL_ERROR,
+    GREATEST_SLOPE_ERROR,
+    NEXT_TO_NOTHING,
+)
+from channelfit.scoring.kernels.writers import CudaWriter
+from channelfit.scoring.layout.moment_tables import RUNG_BITS
+
+#: Names of the kernels: rows of all columns, and which of the candidates are in doubt.
+TRACE_MOMENTS, JUDGE_MOMENTS = "traceMoments", "judgeMoments"
+#: Columns of one candidate side by side, rows of a tile of a table, and moments that its products
+#: take at once.
+COLUMNS, TILE, CHUNK = 8, 16, 8
+#: Moments of a warp that are kept in shared memory.
+_KEPT = 64
+
+
+class CudaMomentTangentSource(CudaMomentSource):
+    """The CUDA text that linearizes one model by moments: `traceMoments` and `judgeMoments`."""
+
+    number = "Dual"
+
+    def __init__(self, model: ChannelModel) -> None:
+        super().__init__(model)
+
+    @cached_property
+    def text(self) -> str:
+        w = CudaWriter()
+        w(self.channel.title("currents and their derivatives by moments of Chebyshev"), "")
+        w("constexpr int TANGENTS = 1;  // derivatives that a thread carries")
+        self.channel.write(w, DUAL)
+        w(
+            *("", cuda_names(), f"enum {{ UNRESOLVED = {UNRESOLVED} }};"),
+            f"constexpr int N = {len(self.chain.states)};  // states",
+            f"constexpr int RUNG_BITS = {RUNG_BITS};  // of a float32, within a rung",
+            f"constexpr int BLOCKS = {self.blocks};  // on a multiprocessor",
+            f"constexpr int KEPT = {_KEPT};  // moments in shared memory",
+            f"constexpr double MOMENT_ERROR = {MOMENT_ERROR!r};  // of the largest moment",
+            f"constexpr double RESIDUAL_ERROR = {GREATEST_RESIDUAL_ERROR!r};",
+            f"constexpr double SLOPE_ERROR = {GREATEST_SLOPE_ERROR!r};",
+            f"constexpr double NEXT_TO_NOTHING = {NEXT_TO_NOTHING!r};",
+        )
+        w("", *_FMA.splitlines(), "", *MEAN.splitlines())
+        self._greatest_speed(w)
+        self._generator(w)
+        self._open(w)
+        w("", *WARPS.splitlines())
+        self._drive(w)
+        w(*SEEDED.splitlines(), "", *_KERNELS.splitlines(), *ALGEBRA.splitlines())
+        return w.text
+
+
+_FMA = """\
+INLINE Dual fma(const Dual &a, const Dual &b, const Dual &c) {
+    Dual y;
+    y.v = fma(a.v, b.v, c.v);
+    EACH_TANGENT y.d[t] = fma(a.v, b.d[t], fma(a.d[t], b.v, c.d[t]));
+    return y;
+}"""
+
+_KERNELS = f"""\
+// A run from the state in slot source to that in target (-1: no run needs it), of n samples that
+// count with root^2 each. Its rows: row k to first + k*stride of a candidate's `rows`, before which
+// there are `before` rows of all candidates; n_rows is 0 where none is needed.
+struct Run {{
+    double root;
+    int source, target, kind, n;
+    int n_rows, before, rows, first, stride;
+}};
+
+// A rung of a kind of runs: moments, and where its tables begin, tile by tile; of the end too.
+struct Rung {{ int degree, table, end; }};
+
+constexpr int PAD = 36;  // columns of a moment, and room that spares conflicts of banks
+
+// The eight columns of one candidate that are side by side: from which column on; -1: no candidate.
+struct Columns {{ int candidate, first; Rung rung; }};
+
+// Rows of a run, of some moments from `first` on in room; rows of earlier ones are added to.
+INLINE void addRows(const double (&room)[KEPT][PAD], const int first, const int last,
+                    const Run &run, const Columns (&own)[4], const double *__restrict__ tables,
+                    const long long n, const int width, double *rows) {{
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int tile = 0; tile*{TILE} < run.n_rows; ++tile) {{
+        double c[4][4] = {{}}, a[4] = {{}};
+#pragma unroll 1
+        for (int k = first; k < last; k += {CHUNK}) {{
+            int from = -1;
+#pragma unroll
+            for (int nt = 0; nt < 4; ++nt) {{
+                const Rung &rung = own[nt].rung;
+                if (k >= rung.degree) continue;
+                const int at = rung.table + (tile*rung.degree + k)*{TILE};
+                if (at != from) {{
+                    const double2 *place = (const double2 *)(tables + at) + 2*lane;
+                    const double2 left = __ldg(place), right = __ldg(place + 1);
+                    a[0] = left.x;
+                    a[1] = left.y;
+                    a[2] = right.x;
+                    a[3] = right.y;
+                }}
+                from = at;
+                const int row = k - first + lane%4, column = nt*8 + lane/4;
+                const double b[2] = {{room[row][column], room[row + 4][column]}};
+                multiply(c[nt], a, b);
+            }}
+        }}
+#pragma unroll
+        for (int nt = 0; nt < 4; ++nt)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {{
+                const int row = tile*{TILE} + lane/4 + e/2*8;
+                const int column = own[nt].first + lane%4*2 + e%2;
+                if (own[nt].candidate < 0 || column >= width || row >= run.n_rows) continue;
+                double *place = rows + (run.before*n + (long long)run.rows*own[nt].candidate
+                                        + run.first + row*run.stride)*width + column;
+                *place = run.root*c[nt][e] + (first ? *place : 0.0);
+            }}
+    }}
+}}
+
+// Takes a lane through all moments of a run from the state x: its rows, and the state at the end.
+// Returns a bound of all numbers of its column in the recurrence.
+template <bool ENDS>
+INLINE double followed(const Generator &g, const Dual *x, const Dual &drive, const Dual &leak,
+                       const Run &run, const Columns (&own)[4], const Rung &mine, const bool slope,
+                       const double *__restrict__ tables, const long long n, const int width,
+                       double (&room)[KEPT][PAD], double *rows, Dual *target) {{
+    const int lane = threadIdx.x % 32;
+    Dual u[N], other[N], end[N];
+    u[0] = 1.0;
+#pragma unroll
+    for (int k = 1; k < N; ++k) {{
+        u[k] = x[k - 1];
+        u[0] = u[0] - u[k];
+    }}
+#pragma unroll
+    for (int k = 0; k < N; ++k) end[k] = 0.0;
+    begin(g, u, other);
+    const int degree = max(max(own[0].rung.degree, own[1].rung.degree),
+                           max(own[2].rung.degree, own[3].rung.degree));
+    int grown = 0;
+#pragma unroll 1
+    for (int first = 0; first < degree; first += KEPT) {{
+        const int last = min(degree, first + KEPT);
+        __syncwarp();  // the room is read
+#pragma unroll 2
+        for (int k = first; k < last; ++k) {{
+            const Dual moment = fma(drive, openOf(u), leak);
+            room[k - first][lane] = slope ? moment.d[0] : moment.v;
+            if (ENDS) {{
+                const Dual share = k < mine.degree ? __ldg(tables + mine.end + k) : 0.0;
+#pragma unroll
+                for (int i = 0; i < N; ++i) {{
+                    end[i].v = fma(share.v, u[i].v, end[i].v);
+                    end[i].d[0] = fma(share.v, u[i].d[0], end[i].d[0]);
+                }}
+            }}
+            if (k % 8 == 7 && k < mine.degree) {{
+#pragma unroll
+                for (int i = 0; i < N; ++i)
+                    grown = max(grown, magnitude(slope ? u[i].d[0] : u[i].v));
+            }}
+            advance(g, u, other);
+        }}
+        __syncwarp();
+        if (run.n_rows) addRows(room, first, last, run, own, tables, n, width, rows);
+    }}
+    if (ENDS) {{
+#pragma unroll
+        for (int k = 1; k < N; ++k) target[k - 1] = end[k];
+    }}
+    return __hiloint2double(grown + 1, 0);
+}}
+
+// The n candidates through job blockIdx.y: thread i has column i % n_columns of candidate
+// i/n_columns: the current, then its derivatives by parameters free[], then nothing. Writes rows, pA
+// times the root of a weight; lost (jobs, n, 1 + n_free), squares that rounding may spoil; and
+// status (jobs, n).
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS}(
+    const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
+    const int n_free, const int n_columns, const int *__restrict__ jobs,
+    const int *__restrict__ visits, const double *__restrict__ visit_v,
+    const double *__restrict__ visit_most, const Run *__restrict__ runs,
+    const double *__restrict__ start_v, const int n_starts, const int first_rung,
+    const Rung *__restrict__ rungs, const double *__restrict__ tables, double *rows,
+    double *__restrict__ lost, signed char *__restrict__ statuses) {{
+    __shared__ double shared[MAX_THREADS/32][KEPT][PAD];
+    const int lane = threadIdx.x % 32, job = blockIdx.y, total = int(n)*n_columns;
+    const int thread = blockIdx.x*blockDim.x + threadIdx.x;
+    const int i = thread < total ? thread : total - {COLUMNS} + lane % {COLUMNS};  // all have work
+    const int candidate = i/n_columns, column = i % n_columns, width = 1 + n_free;
+    const int seeded = column ? column - 1 : n_free;
+    Columns own[4];
+#pragma unroll
+    for (int nt = 0; nt < 4; ++nt) {{
+        own[nt].candidate = __shfl_sync(~0u, thread < total ? candidate : -1, nt*8);
+        own[nt].first = __shfl_sync(~0u, column, nt*8);
+    }}
+    Dual slots[N_X*N_SLOTS];
+    double errors[N_SLOTS], spoiled = 0.0;
+    int status = OK;
+    bool doubt = false;
+#pragma unroll 1
+    for (int start = 0; start < n_starts; ++start) {{
+        Dual p[N_PARAMETERS], q[N_RATES];
+        seed(parameters, n, candidate, free, n_free, seeded, p);
+        createQmat(start_v[start], p, q, status);
+        initStateProbs(q, slots + N_X*start);
+        errors[start] = 0.0;
+    }}
+#pragma unroll 1
+    for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit) {{
+        const double v = visit_v[visit];
+        Dual drive, leak;
+        Generator g;
+        int number = 0;
+        {{
+            Dual p[N_PARAMETERS], q[N_RATES];
+            seed(parameters, n, candidate, free, n_free, seeded, p);
+            createQmat(v, p, q, status);
+            driveAt(v, p, drive, leak, status);
+            double rates[N_RATES];
+#pragma unroll
+            for (int k = 0; k < N_RATES; ++k) rates[k] = q[k].v;
+            double fastest = greatestSpeed(rates);
+            if (!(fastest <= visit_most[visit])) {{  // beyond the tables
+                doubt = true;
+                fastest = 0.0;
+            }}
+            number = max(rungOf(fastest) - first_rung, 0);
+            const double rho = __int_as_float((first_rung + number) << RUNG_BITS);
+            scaled(q, fastest > 0.0 ? 4.0/rho : 0.0, g);
+        }}
+#pragma unroll 1
+        for (int r = visits[visit]; r < visits[visit + 1]; ++r) {{
+            const Run run = runs[r];
+            const Rung mine = rungs[run.kind + number];
+#pragma unroll
+            for (int nt = 0; nt < 4; ++nt) {{
+                own[nt].rung.degree = __shfl_sync(~0u, mine.degree, nt*8);
+                own[nt].rung.table = __shfl_sync(~0u, mine.table, nt*8);
+            }}
+            const Dual *x = slots + N_X*run.source;
+            double (&room)[KEPT][PAD] = shared[threadIdx.x/32];
+            const bool ends = run.target >= 0;
+            Dual *y = slots + N_X*(ends ? run.target : 0);
+            double bound = ends
+                ? followed<true>(g, x, drive, leak, run, own, mine, column > 0, tables, n, width,
+                                 room, rows, y)
+                : followed<false>(g, x, drive, leak, run, own, mine, column > 0, tables, n, width,
+                                  room, rows, y);
+            const double error = errors[run.source] + MOMENT_ERROR*bound;
+            const double off = run.root*drive.v*error;
+            if (run.n_rows) spoiled += run.n*(off*off);
+            if (ends) errors[run.target] = error;
+        }}
+    }}
+    if (thread >= total || column >= width) return;
+    lost[((long long)job*n + candidate)*width + column] = spoiled;
+    if (column == 0)
+        statuses[(long long)job*n + candidate] =
+            (signed char)(status == OK && doubt ? UNRESOLVED : status);
+}}
+
+// Candidates of which rounding may have spoiled the residuals or a derivative become UNRESOLVED, as
+// do those whose sums are no numbers although all rates are; see `moment_tangents`.
+extern "C" __global__ void {JUDGE_MOMENTS}(
+    const double *__restrict__ parameters, const int n, const int *__restrict__ free,
+    const int n_free, const int n_parameters, const double *__restrict__ lost,
+    const signed char *__restrict__ statuses, const int n_jobs,
+    const double *__restrict__ total_weights, const int *__restrict__ wells,
+    const double *__restrict__ cost, const double *__restrict__ hessian,
+    signed char *__restrict__ status) {{
+    const int i = blockIdx.x*blockDim.x + threadIdx.x, width = 1 + n_free;
+    if (i >= n) return;
+    bool good = true;
+    for (int job = 0; job < n_jobs; ++job) good = good && statuses[(long long)job*n + i] == OK;
+    if (!good) return;  // a failure, or known already
+    const double weight = total_weights[wells ? wells[i] : 0];
+    double largest = 0.0;
+    for (int column = 1; column < width; ++column) {{
+        const long long p = free[column - 1];
+        const double size = parameters[p*n + i];
+        largest = fmax(largest, 0.5*weight*hessian[(p*n_parameters + p)*n + i]*(size*size));
+    }}
+    for (int column = 0; column < width; ++column) {{
+        double all = 0.0, length = weight*cost[i];
+        for (int job = 0; job < n_jobs; ++job) all += lost[((long long)job*n + i)*width + column];
+        if (column) {{
+            const long long p = free[column - 1];
+            const double size = fmax(fabs(parameters[p*n + i]), 1e-150);
+            length = fmax(0.5*weight*hessian[(p*n_parameters + p)*n + i],
+                          NEXT_TO_NOTHING*NEXT_TO_NOTHING*largest/(size*size));
+        }}
+        const double part = column ? SLOPE_ERROR : RESIDUAL_ERROR;
+        good = good && all <= part*part*length;
+    }}
+    if (!good || status[i] != OK) status[i] = UNRESOLVED;
+}}
+"""
