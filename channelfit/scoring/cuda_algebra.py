@@ -60,12 +60,17 @@ class Algebra:
         rows: the samples that are computed.
         width: columns of a row: a current and its derivatives.
         kernels: returns those of `kernels.cuda_algebra`, by name.
+        multiply: the kernel of inner products, and the threads of its blocks by columns.
     """
 
     def __init__(
-        self, rows: Rows, width: int, kernels: Callable[[], dict[str, gpu.CudaKernel]]
+        self,
+        rows: Rows,
+        width: int,
+        kernels: Callable[[], dict[str, gpu.CudaKernel]],
+        multiply: tuple[str, Callable[[int], int]] = (MULTIPLY_TANGENTS, product_threads),
     ) -> None:
-        self.rows, self.width, self._kernels = rows, width, kernels
+        self.rows, self.width, self._kernels, self._multiplier = rows, width, kernels, multiply
         #: groups, the rows before theirs, and those before theirs among the projected ones
         self._places: list[tuple[RowGroup, int, int]] = []
         before = projected = 0
@@ -285,9 +290,10 @@ class Algebra:
         subtracted = gpu.NULL if targets is None else targets.targets
         compared = subtracted, np.int32(self.rows.n_compressed), well
         if n_parts:
-            self._kernels()[MULTIPLY_TANGENTS](
+            kernel, threads = self._multiplier
+            self._kernels()[kernel](
                 (products.shape[1], n_parts),
-                (product_threads(width),),
+                (threads(width),),
                 (currents, projected, records, np.int32(width), *compared, products),
             )
 

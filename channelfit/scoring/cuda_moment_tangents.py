@@ -23,9 +23,11 @@ from channelfit.scoring.kernels.cuda_moment_tangents import (
     CHUNK,
     COLUMNS,
     JUDGE_MOMENTS,
+    MULTIPLY_COLUMNS,
     TILE,
     TRACE_MOMENTS,
     CudaMomentTangentSource,
+    column_threads,
 )
 from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
 from channelfit.scoring.kernels.detailed_balance import modes_are_real
@@ -81,7 +83,8 @@ class MomentTangents(Launched):
         self.rows = rows.compressed
         self.source = CudaMomentTangentSource(problem.model)
         self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
-        self.algebra = Algebra(self.rows, 1 + len(self.free), lambda: self._kernels)
+        multiply = MULTIPLY_COLUMNS, column_threads
+        self.algebra = Algebra(self.rows, 1 + len(self.free), lambda: self._kernels, multiply)
         self.older = Tangents(problem, rows, targets, None, n_jobs)
         self._n_columns = -(-(1 + len(self.free)) // COLUMNS) * COLUMNS
         self._programs: dict[int, Program] = {}
@@ -211,7 +214,7 @@ class MomentTangents(Launched):
     @cached_property
     def _kernels(self) -> dict[str, gpu.CudaKernel]:
         module = self._compilation.module()
-        names = TRACE_MOMENTS, JUDGE_MOMENTS, *ALGEBRA_KERNELS
+        names = TRACE_MOMENTS, JUDGE_MOMENTS, MULTIPLY_COLUMNS, *ALGEBRA_KERNELS
         return {name: module.kernel(name) for name in names}
 
     @property

@@ -56,11 +56,20 @@ from channelfit.scoring.layout.moment_tables import RUNG_BITS
 
 #: Names of the kernels: rows of all columns, and which of the candidates are in doubt.
 TRACE_MOMENTS, JUDGE_MOMENTS = "traceMoments", "judgeMoments"
+#: The kernel that does what `multiplyTangents` does, for many columns.
+MULTIPLY_COLUMNS = "multiplyColumns"
 #: Columns of one candidate side by side, rows of a tile of a table, and moments that its products
 #: take at once.
 COLUMNS, TILE, CHUNK = 8, 16, 8
 #: Moments of a warp that are kept in shared memory.
 _KEPT = 64
+#: Warps of a block that multiplies columns.
+_MOST_WARPS = 16
+
+
+def column_threads(width: int) -> int:
+    """Return the threads of a block of `multiplyColumns`: a warp for each four tiles of products."""
+    return 32 * min(_MOST_WARPS, sum((i + 2) // 2 for i in range(-(-width // TILE))))
 
 
 class CudaMomentTangentSource(CudaMomentSource):
@@ -94,7 +103,7 @@ class CudaMomentTangentSource(CudaMomentSource):
         self._open(w)
         w("", *WARPS.splitlines())
         self._drive(w)
-        w(*SEEDED.splitlines(), "", *_KERNELS.splitlines(), *ALGEBRA.splitlines())
+        w(*SEEDED.splitlines(), *ALGEBRA.splitlines(), "", *_KERNELS.splitlines())
         return w.text
 
 
@@ -310,6 +319,61 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS
     if (column == 0)
         statuses[(long long)job*n + candidate] =
             (signed char)(status == OK && doubt ? UNRESOLVED : status);
+}}
+
+// What `multiplyTangents` computes, by products of matrices, of rows that are all in `currents`. A
+// warp has sixteen columns i and 32 columns j.
+extern "C" __global__ void {MULTIPLY_COLUMNS}(
+    const double *__restrict__ currents, const double *, const Part *__restrict__ parts,
+    const int width, const double *__restrict__ targets, const int n_targets,
+    const int *__restrict__ wells, double *__restrict__ partial) {{
+    constexpr int STAGE = 16, PITCH = (N_PARAMETERS + 32)/32*32 + 4;  // no conflicts of banks
+    __shared__ double stage[STAGE][PITCH];
+    const int lane = threadIdx.x % 32, n_warps = blockDim.x/32;
+    const Part part = parts[blockIdx.y];
+    const long long n = gridDim.x, candidate = blockIdx.x;
+    const double *rows = currents + (part.before*n + candidate*part.n_rows)*width;
+    targets += (wells ? (long long)wells[candidate]*n_targets : 0) + part.target;
+    partial += (blockIdx.y*n + candidate)*(width*(width + 1)/2);
+    int n_fours = 0;  // of tiles
+    for (int strip = 0; strip*{TILE} < width; ++strip) n_fours += (strip + 2)/2;
+#pragma unroll 1
+    for (int base = 0; base < n_fours; base += n_warps) {{
+        int four = base + threadIdx.x/32, strip = 0;
+        for (; four >= (strip + 2)/2; ++strip) four -= (strip + 2)/2;
+        const bool active = strip*{TILE} < width;
+        double c[4][4] = {{}};
+#pragma unroll 1
+        for (int row = part.begin; row < part.end; row += STAGE) {{
+            __syncthreads();
+            for (int k = threadIdx.x; k < STAGE*PITCH; k += blockDim.x) {{
+                const int r = row + k/PITCH, column = k % PITCH;
+                const bool there = r < part.end && column < width;
+                const double number = there ? rows[(long long)r*width + column] : 0.0;
+                stage[k/PITCH][column] = there && column == 0 ? number - targets[r] : number;
+            }}
+            __syncthreads();
+#pragma unroll
+            for (int k = lane % 4; k < STAGE && active; k += {CHUNK}) {{
+                const int i = strip*{TILE} + lane/4, j = four*32 + lane/4;
+                const double a[4] = {{stage[k][i], stage[k][i + 8], stage[k + 4][i],
+                                     stage[k + 4][i + 8]}};
+#pragma unroll
+                for (int t = 0; t < 4; ++t) {{
+                    const double b[2] = {{stage[k][j + t*8], stage[k + 4][j + t*8]}};
+                    multiply(c[t], a, b);
+                }}
+            }}
+        }}
+#pragma unroll
+        for (int t = 0; t < 4; ++t)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {{
+                const int i = strip*{TILE} + lane/4 + e/2*8;
+                const int j = four*32 + t*8 + lane%4*2 + e%2;
+                if (i < width && j <= i) partial[i*(i + 1)/2 + j] = c[t][e];
+            }}
+    }}
 }}
 
 // Candidates of which rounding may have spoiled the residuals or a derivative become UNRESOLVED, as
