@@ -63,6 +63,10 @@ MULTIPLY_COLUMNS = "multiplyColumns"
 COLUMNS, TILE, CHUNK = 8, 16, 8
 #: Moments of a warp that are kept in shared memory.
 _KEPT = 64
+#: States of the recurrence of values that a warp keeps there.
+_AHEAD = 16
+#: States up to which values of the recurrence keep what stays, beside the rates.
+_MOST_STAYING = 12
 #: Warps of a block that multiplies columns.
 _MOST_WARPS = 16
 
@@ -75,7 +79,7 @@ def column_threads(width: int) -> int:
 class CudaMomentTangentSource(CudaMomentSource):
     """The CUDA text that linearizes one model by moments: `traceMoments` and `judgeMoments`."""
 
-    number = "Dual"
+    threads, blocks = 32, 8
 
     def __init__(self, model: ChannelModel) -> None:
         super().__init__(model)
@@ -92,27 +96,91 @@ class CudaMomentTangentSource(CudaMomentSource):
             f"constexpr int RUNG_BITS = {RUNG_BITS};  // of a float32, within a rung",
             f"constexpr int BLOCKS = {self.blocks};  // on a multiprocessor",
             f"constexpr int KEPT = {_KEPT};  // moments in shared memory",
+            f"constexpr int AHEAD = {_AHEAD};  // states of the recurrence there",
             f"constexpr double MOMENT_ERROR = {MOMENT_ERROR!r};  // of the largest moment",
             f"constexpr double RESIDUAL_ERROR = {GREATEST_RESIDUAL_ERROR!r};",
             f"constexpr double SLOPE_ERROR = {GREATEST_SLOPE_ERROR!r};",
             f"constexpr double NEXT_TO_NOTHING = {NEXT_TO_NOTHING!r};",
         )
-        w("", *_FMA.splitlines(), "", *MEAN.splitlines())
+        w("", *MEAN.splitlines(), "", *_EXCHANGE.splitlines())
         self._greatest_speed(w)
-        self._generator(w)
+        self._recurrences(w)
         self._open(w)
         w("", *WARPS.splitlines())
-        self._drive(w)
+        self._drive(w, "Dual")
         w(*SEEDED.splitlines(), *ALGEBRA.splitlines(), "", *_KERNELS.splitlines())
         return w.text
 
+    def _recurrences(self, w: CudaWriter) -> None:
+        """Write what takes values and derivatives from one polynomial to the next.
 
-_FMA = """\
-INLINE Dual fma(const Dual &a, const Dual &b, const Dual &c) {
-    Dual y;
-    y.v = fma(a.v, b.v, c.v);
-    EACH_TANGENT y.d[t] = fma(a.v, b.d[t], fma(a.d[t], b.v, c.d[t]));
-    return y;
+        Many states go by the flows along edges, which take more operations, but keep fewer numbers.
+        """
+        n, n_entries = len(self.chain.states), len(self.entries)
+        w("", "// 2 X, or its derivative.")
+        w(f"struct Generator {{ double rate[{n_entries}], stay[N]; }};")
+        with w.device(
+            "void scaled(const Dual *q, const double scale, Generator &g, Generator &d)",
+            "The generator at the rates q, scaled by 4/rho, and its derivative.",
+        ):
+            for r, (_, _, row) in enumerate(self.entries):
+                w(f"g.rate[{r}] = q[{row}].v*scale;", f"d.rate[{r}] = q[{row}].d[0]*scale;")
+            for i in range(n):
+                out = [f"{{0}}.rate[{r}]" for r, (a, _, _) in enumerate(self.entries) if a == i]
+                total = " + ".join(out) or "0.0"
+                w(f"g.stay[{i}] = 2.0 - ({total.format('g')});")
+                w(f"d.stay[{i}] = -({total.format('d')});")
+        arrays = "double (&{0})[N], double (&other)[N])"
+        with w.device(
+            f"void advance(const Generator &g, {arrays.format('u')}",
+            "The next polynomial in u, this one in other.",
+        ):
+            self._next(w, "u", [("g", "u")], n > _MOST_STAYING)
+        with w.device(
+            "void advance(const Generator &g, const Generator &d, const double (&x)[N],\n"
+            f"                                        {arrays.format('y')}",
+            "The same of derivatives y of x.",
+        ):
+            self._next(w, "y", [("g", "y"), ("d", "x")], self.is_large)
+
+    def _next(
+        self, w: CudaWriter, now: str, parts: list[tuple[str, str]], by_edges: bool
+    ) -> None:
+        """Write now <- 2 X now - other, other <- now, from generators and what they multiply."""
+        n = len(self.chain.states)
+        if by_edges:
+            w(*(f"other[{i}] = fma(2.0, {now}[{i}], -other[{i}]);" for i in range(n)))
+            edges: dict[tuple[int, int], list[tuple[int, int]]] = {}
+            for r, (i, j, _) in enumerate(self.entries):
+                edges.setdefault((min(i, j), max(i, j)), []).append((r, i))
+            w("double flow;")
+            for (a, b), rates in edges.items():
+                text = ""
+                for g, x in parts:
+                    for r, i in rates:
+                        factor = f"{'' if i == a else '-'}{g}.rate[{r}]"
+                        text = f"fma({factor}, {x}[{i}], {text})" if text else f"{factor}*{x}[{i}]"
+                w(f"flow = {text};", f"other[{a}] -= flow;", f"other[{b}] += flow;")
+        else:
+            for i in range(n):
+                text = f"-other[{i}]"
+                for g, x in parts:
+                    text = f"fma({g}.stay[{i}], {x}[{i}], {text})"
+                    for r, (source, target, _) in enumerate(self.entries):
+                        if target == i:
+                            text = f"fma({g}.rate[{r}], {x}[{source}], {text})"
+                w(f"other[{i}] = {text};")
+        w("exchange(" + now + ", other);")
+
+
+_EXCHANGE = """\
+INLINE void exchange(double (&u)[N], double (&other)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const double now = u[i];
+        u[i] = other[i];
+        other[i] = now;
+    }
 }"""
 
 _KERNELS = f"""\
@@ -177,56 +245,120 @@ INLINE void addRows(const double (&room)[KEPT][PAD], const int first, const int 
     }}
 }}
 
+// The room of a warp: moments of its columns, and T_k(X) p0 of its candidates.
+struct Room {{ double moments[KEPT][PAD], values[AHEAD + 1][4][N | 1]; }};
+
+// The first of eight lanes writes what they all have; and back.
+INLINE void keep(const double (&u)[N], double (&values)[4][N | 1]) {{
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        if (lane % 8 == 0) values[lane/8][i] = u[i];
+}}
+
+INLINE void take(const double (&values)[N | 1], double (&u)[N]) {{
+#pragma unroll
+    for (int i = 0; i < N; ++i) u[i] = values[i];
+}}
+
+// What a lane knows of its column; `slope` is false of that of the current.
+struct Column {{ bool slope; double drive, drive_slope, leak; Rung rung; }};
+
 // Takes a lane through all moments of a run from the state x: its rows, and the state at the end.
 // Returns a bound of all numbers of its column in the recurrence.
 template <bool ENDS>
-INLINE double followed(const Generator &g, const Dual *x, const Dual &drive, const Dual &leak,
-                       const Run &run, const Columns (&own)[4], const Rung &mine, const bool slope,
+INLINE double followed(const Generator &g, const Generator &d, const Dual *x, const Column &mine,
+                       const Run &run, const Columns (&own)[4],
                        const double *__restrict__ tables, const long long n, const int width,
-                       double (&room)[KEPT][PAD], double *rows, Dual *target) {{
-    const int lane = threadIdx.x % 32;
-    Dual u[N], other[N], end[N];
-    u[0] = 1.0;
+                       Room &room, double *rows, Dual *target) {{
+    const int lane = threadIdx.x % 32, group = lane/8;
+    double y[N], other[N], end_slope[N], end[(N + 7)/8] = {{}};  // every eighth value
+    {{
+        double u[N], before[N] = {{}};
+        u[0] = 1.0;
+        y[0] = other[0] = 0.0;
 #pragma unroll
-    for (int k = 1; k < N; ++k) {{
-        u[k] = x[k - 1];
-        u[0] = u[0] - u[k];
+        for (int k = 1; k < N; ++k) {{
+            u[k] = x[k - 1].v;
+            y[k] = x[k - 1].d[0];
+            other[k] = 0.0;
+            u[0] -= u[k];
+            y[0] -= y[k];
+        }}
+        // T_1 is T_(-1) as well
+        advance(g, d, u, y, other);
+        advance(g, u, before);
+        exchange(y, other);
+        exchange(u, before);
+#pragma unroll
+        for (int i = 0; i < N; ++i) {{
+            other[i] *= 0.5;
+            before[i] *= 0.5;
+        }}
+        __syncwarp();  // the room is read
+        keep(u, room.values[AHEAD]);
+        keep(before, room.values[AHEAD - 1]);
     }}
 #pragma unroll
-    for (int k = 0; k < N; ++k) end[k] = 0.0;
-    begin(g, u, other);
+    for (int k = 0; k < N; ++k) end_slope[k] = 0.0;
     const int degree = max(max(own[0].rung.degree, own[1].rung.degree),
                            max(own[2].rung.degree, own[3].rung.degree));
     int grown = 0;
 #pragma unroll 1
-    for (int first = 0; first < degree; first += KEPT) {{
-        const int last = min(degree, first + KEPT);
-        __syncwarp();  // the room is read
+    for (int first = 0; first < degree; first += AHEAD) {{
+        const int last = min(degree, first + AHEAD), held = first/KEPT*KEPT;
+        __syncwarp();
+        {{
+            double u[N], before[N];
+            take(room.values[AHEAD][group], u);
+            take(room.values[AHEAD - 1][group], before);
+            __syncwarp();
 #pragma unroll 2
-        for (int k = first; k < last; ++k) {{
-            const Dual moment = fma(drive, openOf(u), leak);
-            room[k - first][lane] = slope ? moment.d[0] : moment.v;
-            if (ENDS) {{
-                const Dual share = k < mine.degree ? __ldg(tables + mine.end + k) : 0.0;
-#pragma unroll
-                for (int i = 0; i < N; ++i) {{
-                    end[i].v = fma(share.v, u[i].v, end[i].v);
-                    end[i].d[0] = fma(share.v, u[i].d[0], end[i].d[0]);
-                }}
+            for (int k = first; k < last; ++k) {{
+                keep(u, room.values[k - first]);
+                advance(g, u, before);
             }}
-            if (k % 8 == 7 && k < mine.degree) {{
-#pragma unroll
-                for (int i = 0; i < N; ++i)
-                    grown = max(grown, magnitude(slope ? u[i].d[0] : u[i].v));
-            }}
-            advance(g, u, other);
+            keep(u, room.values[AHEAD]);
         }}
         __syncwarp();
-        if (run.n_rows) addRows(room, first, last, run, own, tables, n, width, rows);
+#pragma unroll 2
+        for (int k = first; k < last; ++k) {{
+            double value[N];
+            take(room.values[k - first][group], value);
+            const double open = mine.slope ? openOf(y) : openOf(value);
+            room.moments[k - held][lane] =
+                fma(mine.drive, open, fma(mine.drive_slope, openOf(value), mine.leak));
+            if (ENDS) {{
+                const double share = k < mine.rung.degree ? __ldg(tables + mine.rung.end + k) : 0.0;
+#pragma unroll
+                for (int i = 0; i < N; ++i) end_slope[i] = fma(share, y[i], end_slope[i]);
+#pragma unroll
+                for (int i = 0; i < N; i += 8)
+                    end[i/8] = fma(share, room.values[k - first][group][min(i + lane % 8, N - 1)],
+                                   end[i/8]);
+            }}
+            if (k % 8 == 7 && k < mine.rung.degree) {{
+#pragma unroll
+                for (int i = 0; i < N; ++i)
+                    grown = max(grown, magnitude(mine.slope ? y[i] : value[i]));
+            }}
+            advance(g, d, value, y, other);
+        }}
+        if (last < degree && last - held < KEPT) continue;
+        __syncwarp();
+        if (run.n_rows) addRows(room.moments, held, last, run, own, tables, n, width, rows);
     }}
     if (ENDS) {{
+        __syncwarp();
 #pragma unroll
-        for (int k = 1; k < N; ++k) target[k - 1] = end[k];
+        for (int i = 0; i < N; i += 8)
+            if (i + lane % 8 < N) room.values[0][group][i + lane % 8] = end[i/8];
+        __syncwarp();
+#pragma unroll
+        for (int k = 1; k < N; ++k) {{
+            target[k - 1].v = room.values[0][group][k];
+            target[k - 1].d[0] = end_slope[k];
+        }}
     }}
     return __hiloint2double(grown + 1, 0);
 }}
@@ -243,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS
     const double *__restrict__ start_v, const int n_starts, const int first_rung,
     const Rung *__restrict__ rungs, const double *__restrict__ tables, double *rows,
     double *__restrict__ lost, signed char *__restrict__ statuses) {{
-    __shared__ double shared[MAX_THREADS/32][KEPT][PAD];
+    __shared__ Room rooms[MAX_THREADS/32];
     const int lane = threadIdx.x % 32, job = blockIdx.y, total = int(n)*n_columns;
     const int thread = blockIdx.x*blockDim.x + threadIdx.x;
     const int i = thread < total ? thread : total - {COLUMNS} + lane % {COLUMNS};  // all have work
@@ -270,14 +402,17 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS
 #pragma unroll 1
     for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit) {{
         const double v = visit_v[visit];
-        Dual drive, leak;
-        Generator g;
+        Column mine = {{column > 0}};
+        Generator g, d;
         int number = 0;
         {{
-            Dual p[N_PARAMETERS], q[N_RATES];
+            Dual p[N_PARAMETERS], q[N_RATES], drive, leak;
             seed(parameters, n, candidate, free, n_free, seeded, p);
             createQmat(v, p, q, status);
             driveAt(v, p, drive, leak, status);
+            mine.drive = drive.v;
+            mine.drive_slope = drive.d[0];
+            mine.leak = mine.slope ? leak.d[0] : leak.v;
             double rates[N_RATES];
 #pragma unroll
             for (int k = 0; k < N_RATES; ++k) rates[k] = q[k].v;
@@ -288,28 +423,26 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS
             }}
             number = max(rungOf(fastest) - first_rung, 0);
             const double rho = __int_as_float((first_rung + number) << RUNG_BITS);
-            scaled(q, fastest > 0.0 ? 4.0/rho : 0.0, g);
+            scaled(q, fastest > 0.0 ? 4.0/rho : 0.0, g, d);
         }}
 #pragma unroll 1
         for (int r = visits[visit]; r < visits[visit + 1]; ++r) {{
             const Run run = runs[r];
-            const Rung mine = rungs[run.kind + number];
+            mine.rung = rungs[run.kind + number];
 #pragma unroll
             for (int nt = 0; nt < 4; ++nt) {{
-                own[nt].rung.degree = __shfl_sync(~0u, mine.degree, nt*8);
-                own[nt].rung.table = __shfl_sync(~0u, mine.table, nt*8);
+                own[nt].rung.degree = __shfl_sync(~0u, mine.rung.degree, nt*8);
+                own[nt].rung.table = __shfl_sync(~0u, mine.rung.table, nt*8);
             }}
             const Dual *x = slots + N_X*run.source;
-            double (&room)[KEPT][PAD] = shared[threadIdx.x/32];
+            Room &room = rooms[threadIdx.x/32];
             const bool ends = run.target >= 0;
             Dual *y = slots + N_X*(ends ? run.target : 0);
-            double bound = ends
-                ? followed<true>(g, x, drive, leak, run, own, mine, column > 0, tables, n, width,
-                                 room, rows, y)
-                : followed<false>(g, x, drive, leak, run, own, mine, column > 0, tables, n, width,
-                                  room, rows, y);
+            const double bound =
+                ends ? followed<true>(g, d, x, mine, run, own, tables, n, width, room, rows, y)
+                     : followed<false>(g, d, x, mine, run, own, tables, n, width, room, rows, y);
             const double error = errors[run.source] + MOMENT_ERROR*bound;
-            const double off = run.root*drive.v*error;
+            const double off = run.root*mine.drive*error;
             if (run.n_rows) spoiled += run.n*(off*off);
             if (ends) errors[run.target] = error;
         }}

@@ -63,7 +63,6 @@ class CudaMomentSource:
 
     threads = 64
     blocks = 4
-    number = "double"  # the type of the recurrence
 
     def __init__(self, model: ChannelModel, resolves: bool = False) -> None:
         self.model, self.resolves = model, resolves
@@ -106,7 +105,6 @@ class CudaMomentSource:
         w("", *MEAN.splitlines())
         self._greatest_speed(w)
         (self._resolvent if self.resolves else self._generator)(w)
-        w("", *(_RESOLVENT_STEPS if self.resolves else _CHEBYSHEV_STEPS).splitlines())
         self._open(w)
         w("", *FINISH.splitlines(), "", *WARPS.splitlines())
         self._drive(w)
@@ -159,9 +157,9 @@ class CudaMomentSource:
         """Write the recurrence u, before <- 2 X u - before, u with 2 X = 2 + A 4/rho."""
         n = len(self.chain.states)
         w("", "// 2 X.")
-        w(f"struct Generator {{ {self.number} rate[{len(self.entries)}], stay[N]; }};")
+        w(f"struct Generator {{ double rate[{len(self.entries)}], stay[N]; }};")
         with w.device(
-            f"void scaled(const {self.number} *q, const double scale, Generator &g)",
+            "void scaled(const double *q, const double scale, Generator &g)",
             "The generator at the rates q, scaled by 4/rho.",
         ):
             for r, (_, _, row) in enumerate(self.entries):
@@ -169,21 +167,17 @@ class CudaMomentSource:
             for i in range(n):
                 out = [f"g.rate[{r}]" for r, (a, _, _) in enumerate(self.entries) if a == i]
                 w(f"g.stay[{i}] = 2.0 - ({' + '.join(out) or '0.0'});")
-        arrays = f"{self.number} (&u)[N], {self.number} (&other)[N]"
-        with w.device(
-            f"void advance(const Generator &g, {arrays})",
-            "The next polynomial in u, this one in other.",
-        ):
+        head = "(const Generator &g, double (&u)[N], double (&other)[N])"
+        with w.device(f"void advance{head}", "The next polynomial in u, this one in other."):
             self._product(w, [f"fma(g.stay[{i}], u[{i}], -other[{i}])" for i in range(n)])
             w("#pragma unroll")
             with w.block("for (int i = 0; i < N; ++i)"):
-                w(f"const {self.number} now = u[i];", "u[i] = next[i];", "other[i] = now;")
-        with w.device(
-            f"void begin(const Generator &g, const {arrays})",
-            "The polynomial before the first: the one after it.",
-        ):
+                w("const double now = u[i];", "u[i] = next[i];", "other[i] = now;")
+        head = head.replace("double (&u)", "const double (&u)", 1)
+        with w.device(f"void begin{head}", "The polynomial before the first: the one after it."):
             self._product(w, [f"g.stay[{i}]*u[{i}]" for i in range(n)])
             w("#pragma unroll", "for (int i = 0; i < N; ++i) other[i] = 0.5*next[i];")
+        w("", *_CHEBYSHEV_STEPS.splitlines())
 
     def _resolvent(self, w: CudaWriter) -> None:
         """Write the recurrence u <- 2 R u - u with R = s (s - A)^-1."""
@@ -210,10 +204,11 @@ class CudaMomentSource:
                 given("hold onward inward", "const ")
                 found = elimination.solve(c, [f"u[{i}]" for i in range(n)])
                 w(*(f"u[{i}] = {result.format(x, i)};" for i, x in enumerate(found)))
+        w("", *_RESOLVENT_STEPS.splitlines())
 
     def _product(self, w: CudaWriter, diagonal: list[str]) -> None:
         """Write next, from parts on the diagonal and the rates times u."""
-        w(f"const {self.number} next[N] = {{")
+        w("const double next[N] = {")
         for i, text in enumerate(diagonal):
             for r, (source, target, _) in enumerate(self.entries):
                 if target == i:
@@ -222,7 +217,7 @@ class CudaMomentSource:
         w("};")
 
     def _open(self, w: CudaWriter) -> None:
-        with w.device(f"{self.number} openOf(const {self.number} (&u)[N])", "Open probability."):
+        with w.device("double openOf(const double (&u)[N])", "Open probability."):
             terms = [
                 f"u[{i}]" if c == 1 else f"{c!r}*u[{i}]"
                 for i, c in enumerate(self.chain.conductances)
@@ -230,21 +225,21 @@ class CudaMomentSource:
             ]
             w(f"return {' + '.join(terms) or '0'};")
 
-    def _drive(self, w: CudaWriter) -> None:
+    def _drive(self, w: CudaWriter, number: str = "double") -> None:
         with w.device(
-            f"void driveAt(const double v, const {self.number} *p, {self.number} &drive,\n"
-            f"                                        {self.number} &leak, int &status)",
+            f"void driveAt(const double v, const {number} *p, {number} &drive, {number} &leak,\n"
+            "                                        int &status)",
             "The current at v mV if the channel were open, and the current beside it, pA.",
         ):
             if self.channel.ohmic:
                 share = self.channel.always_open
-                w(f"{self.number} conductance, reversal;")
+                w(f"{number} conductance, reversal;")
                 w("createGains(p, conductance, reversal, status);")
                 w(f"drive = conductance*(v - reversal){f'*{share!r}' if share != 1 else ''};")
                 w("leak = 0.0;")
                 return
             share = self.channel.lone_share(self.opening)
-            w(f"{self.number} drives[N_TERMS];", "createDrives(v, p, drives, status);")
+            w(f"{number} drives[N_TERMS];", "createDrives(v, p, drives, status);")
             w(f"drive = drives[{self.opening}]{f'*{share!r}' if share != 1 else ''};")
             w(f"leak = {' + '.join(f'drives[{row}]' for row in self.leaks) or '0.0'};")
 
