@@ -1,11 +1,15 @@
-"""Measures linearizations on a CPU by moments and by propagators, and least squares with both.
+"""Measures linearizations by moments and by propagators, and least squares with both.
 
     python benchmarks/derivatives.py [--states 8 12] [--models [na_markov]] [--out FOLDER]
+    python benchmarks/derivatives.py --backend cuda --models
 
 The schemes are those of states.py, under the same 25 sweeps of 50 ms. A linearization is cost,
 gradient and Gauss-Newton Hessian by all free parameters. Least squares refines some random starts
 against a noisy recording as `hybrid` does, from a new scorer on: tables are part of its time, and
-compilation is not. The time is that of one core, the least of some.
+compilation is not. On a CPU the time is that of one core, the least of some; on a GPU the device's
+own median for linearizations whose parameters and results stay there, and for least squares what
+passes. There moments are taken although other candidates may be too fast for them: the note says
+how many are in doubt and linearized again, and what `auto` takes.
 """
 
 from __future__ import annotations
@@ -25,7 +29,12 @@ from states import named, scheme_of
 from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import OK
 from channelfit.scoring.cpu import CpuScorer
+from channelfit.scoring.cuda import CudaScorer
+from channelfit.scoring.cuda_moment_tangents import serves
+from channelfit.scoring.cuda_variants import Variants
+from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
 from channelfit.scoring.layout.moment_tables import moment_table
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.scorer import Linearization
 from channelfit.search.least_squares import refine
 from channelfit.search.objective import Objective
@@ -33,14 +42,18 @@ from channelfit.search.space import SearchSpace
 from scoring import candidates, problem
 
 #: Candidates that are linearized, starts that are refined, and iterations of these at most.
-POPULATION, STARTS, ITERATIONS = 32, 16, 40
+POPULATION, STARTS, ITERATIONS = {"cpu": 32, "cuda": 1 << 14}, 16, 40
 #: Of the noise, as a part of the largest current.
 NOISE = 0.01
 WAYS = {"propagators": False, "moments": True}
 
 
-def scorer_of(p: Problem, by_moments: bool) -> CpuScorer:
+def scorer_of(p: Problem, by_moments: bool, backend: str) -> CpuScorer | CudaScorer:
     """A scorer whose scores go the same way, whatever its linearizations do."""
+    if backend == "cuda":
+        on_gpu = CudaScorer(p)
+        on_gpu._variants = Variants(p, by_moments=by_moments)
+        return on_gpu
     scorer = CpuScorer(p)
     scorer._by_moments = by_moments
     return scorer
@@ -68,14 +81,36 @@ def noisy(p: Problem) -> Problem:
     )
 
 
-def core_seconds(call: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """The least processor time of some calls, and what the last returned."""
+def least_seconds(call: Callable[[], Any], repeats: int, backend: str) -> tuple[float, Any]:
+    """The least time of some calls, of a processor's core or all, and what the last returned."""
+    clock = time.perf_counter if backend == "cuda" else time.process_time
     times = []
     for _ in range(repeats):
-        start = time.process_time()
+        start = clock()
         found = call()
-        times.append(time.process_time() - start)
+        times.append(clock() - start)
     return min(times), found
+
+
+def linearized(
+    scorer: CpuScorer | CudaScorer, drawn: np.ndarray, repeats: int
+) -> tuple[float, Linearization]:
+    """Seconds of a linearization, and its results for some of the candidates."""
+    if isinstance(scorer, CpuScorer):
+        return least_seconds(lambda: scorer.linearize(drawn), repeats, "cpu")
+    there = gpu.cupy().asarray(drawn)
+    seconds = gpu.timed(lambda: scorer.linearize(there), repeats)
+    return seconds, scorer.linearize(drawn[:, : POPULATION["cpu"]])
+
+
+def doubts(p: Problem, scorer: CpuScorer | CudaScorer, drawn: np.ndarray) -> str:
+    """How many candidates moments leave to propagators on a GPU, and whether `auto` takes them."""
+    if isinstance(scorer, CpuScorer):
+        return ""
+    _, status, *_ = scorer._variants.first.tangents.linearize(gpu.cupy().asarray(drawn))
+    share = float((status == UNRESOLVED).mean())
+    taken = "moments" if serves(p) else "propagators"
+    return f"; {100 * share:.2g} % in doubt, auto takes {taken}"
 
 
 def largest_error(test: Linearization, truth: Linearization) -> float:
@@ -89,34 +124,38 @@ def largest_error(test: Linearization, truth: Linearization) -> float:
     return float(max(hessian.max(), gradient.max()))
 
 
-def refined(p: Problem, by_moments: bool) -> float:
+def refined(p: Problem, by_moments: bool, backend: str) -> float:
     """The lowest cost of some starts after least squares from a new scorer on."""
     moment_table.cache_clear()
     space = SearchSpace(p.model.parameters)
     unit = np.random.default_rng(7).random((space.n_free, STARTS))
-    objective = Objective(space, scorer_of(p, by_moments))
+    objective = Objective(space, scorer_of(p, by_moments, backend))
     return float(refine(objective, unit, ITERATIONS).cost.min())
 
 
-def one_case(title: str, p: Problem, repeats: int) -> list[Row]:
+def one_case(title: str, p: Problem, repeats: int, backend: str) -> list[Row]:
     """Rows of one scheme and one number of samples."""
-    drawn = candidates(p.model, POPULATION, seed=3)
-    rates, found = {}, {}
+    population = POPULATION[backend]
+    drawn = candidates(p.model, population, seed=3)
+    rates, found, note = {}, {}, ""
     for name, by_moments in WAYS.items():
-        scorer = scorer_of(p, by_moments)
-        scorer.linearize(drawn)
+        scorer = scorer_of(p, by_moments, backend)
+        scorer.linearize(drawn[:, : POPULATION["cpu"]])
         scorer.score(drawn)
-        seconds, found[name] = core_seconds(lambda s=scorer: s.linearize(drawn), repeats)
-        rates[name] = POPULATION / seconds
+        seconds, found[name] = linearized(scorer, drawn, repeats)
+        rates[name] = population / seconds
+        note = doubts(p, scorer, drawn) if by_moments else ""
     old, new = WAYS
-    error = f"largest error of an entry {largest_error(found[new], found[old]):.0e}"
+    error = f"largest error of an entry {largest_error(found[new], found[old]):.0e}{note}"
     rows = [
         Row(f"{title}: linearizations, {old}", rates[old], "candidates/s"),
         compared(f"{title}: linearizations, {new}", rates[new], "candidates/s", rates[old], error),
     ]
     costs, spent = {}, {}
     for name, way in WAYS.items():
-        spent[name], costs[name] = core_seconds(lambda way=way: refined(p, way), min(repeats, 2))
+        spent[name], costs[name] = least_seconds(
+            lambda way=way: refined(p, way, backend), min(repeats, 2), backend
+        )
     speed = {name: STARTS / seconds for name, seconds in spent.items()}
     notes = {name: f"{spent[name]:.2f} s, lowest cost {costs[name]:.6g} pA^2" for name in WAYS}
     what = f"{title}: least squares from {STARTS} starts"
@@ -136,6 +175,7 @@ def main() -> None:
     parser.add_argument("--states", type=int, nargs="*", default=[8, 12, 16])
     parser.add_argument("--models", nargs="*", default=["published/sk2_hirschberg", "na_markov"])
     parser.add_argument("--samples", type=int, nargs="*", default=[500, 5000])
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     options = parser.parse_args()
     if options.quick and options.out is None:
         parser.error("a trial (--quick) needs --out FOLDER")
@@ -143,10 +183,14 @@ def main() -> None:
     for scheme in [*options.states, *options.models]:
         for samples in options.samples:
             p = noisy(problem(scheme_of(scheme), paper_protocols(samples)))
-            rows += one_case(f"{named(scheme)} x {samples} samples", p, 1 if options.quick else 3)
+            title, repeats = f"{named(scheme)} x {samples} samples", 1 if options.quick else 3
+            rows += one_case(title, p, repeats, options.backend)
             for row in rows[-4:]:
                 print(f"{row.name}: {row.value:.3g} {row.unit}; {row.note}", flush=True)
-    finish("derivatives", "Linearizations and least squares on one core", rows, "", options.out)
+    on_gpu = options.backend == "cuda"
+    name, device = ("derivatives_cuda", gpu.device().name) if on_gpu else ("derivatives", "")
+    title = f"Linearizations and least squares on {device or 'one core'}"
+    finish(name, title, rows, device, options.out)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from channelfit.scoring.choose_path import (
 from channelfit.scoring.cuda_algebra import Algebra, Targets
 from channelfit.scoring.cuda_launch import Launched, Program, rounded
 from channelfit.scoring.cuda_tangent_walk import Rows
-from channelfit.scoring.cuda_tangents import ALGEBRA_KERNELS, Results, Tangents
+from channelfit.scoring.cuda_tangents import ALGEBRA_KERNELS, Results
 from channelfit.scoring.kernels.cuda_moment_tangents import (
     CHUNK,
     COLUMNS,
@@ -29,7 +29,6 @@ from channelfit.scoring.kernels.cuda_moment_tangents import (
     CudaMomentTangentSource,
     column_threads,
 )
-from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
 from channelfit.scoring.kernels.detailed_balance import modes_are_real
 from channelfit.scoring.layout.held_compression import compression
 from channelfit.scoring.layout.moment_tables import (
@@ -54,8 +53,10 @@ RUN = np.dtype(
     ]
 )
 RUNG = np.dtype([(name, "i4") for name in ("degree", "table", "end")])
-#: States from which on the recurrence has half of the operations of propagators.
+#: Of fewer states propagators stay in registers, and a thread has several derivatives.
 _LEAST_STATES = 6
+#: The operations that moments must spare, as a multiple of their own.
+_LEAST_GAIN = 1.5
 #: Tables that these are worth, of a millisecond or two each.
 _MOST_TABLES = 500
 _THREADS_JUDGING = 64
@@ -85,29 +86,16 @@ class MomentTangents(Launched):
         self.free = [k for k, p in enumerate(problem.model.parameters) if not p.fixed]
         multiply = MULTIPLY_COLUMNS, column_threads
         self.algebra = Algebra(self.rows, 1 + len(self.free), lambda: self._kernels, multiply)
-        self.older = Tangents(problem, rows, targets, None, n_jobs)
         self._n_columns = -(-(1 + len(self.free)) // COLUMNS) * COLUMNS
         self._programs: dict[int, Program] = {}
 
     @property
     def bytes_a_candidate(self) -> int:
-        """Bytes of the GPU's memory that a candidate takes, also if it is in doubt."""
-        return max(self.older.bytes_a_candidate, 8 * self.rows.n_rows * (1 + len(self.free)))
+        """Bytes of the GPU's memory that a candidate takes."""
+        return 8 * self.rows.n_rows * (1 + len(self.free))
 
     def linearize(self, parameters: Any, well: Any = gpu.NULL) -> Results:
-        """Return what `Tangents.linearize` does, which computes candidates in doubt."""
-        xp, results = gpu.cupy(), self.attempt(parameters, well)
-        _, status, *_ = results
-        left = xp.flatnonzero(status == UNRESOLVED)
-        if len(left):
-            wells = () if well is gpu.NULL else (well[left],)
-            some = self.older.linearize(xp.ascontiguousarray(parameters[:, left]), *wells)
-            for whole, part in zip(results, some, strict=True):
-                whole[..., left] = part
-        return results
-
-    def attempt(self, parameters: Any, well: Any = gpu.NULL) -> Results:
-        """Return the same without candidates in doubt, whose status is UNRESOLVED."""
+        """Return what `Tangents.linearize` does; candidates in doubt have the status UNRESOLVED."""
         n, n_parameters = parameters.shape[1], len(self.problem.model.parameters)
         results = Results.empty(n, n_parameters)
         if not n:
@@ -191,13 +179,13 @@ class MomentTangents(Launched):
         for (n, span), top in self.ladder.highest.items():
             kinds[n, span] = kinds[0, span] = len(rungs)
             for rung in range(self.ladder.lowest, top + 1):
-                own = _table(n, speed_of(rung) * span, self.rows.oscillating)
-                degree, begin = own[1].size, size
-                rungs.append((degree, begin, begin + own[0].size))
-                parts += own
-                size += own[0].size + degree
-        asarray = gpu.cupy().asarray
-        return kinds, (asarray(np.array(rungs, RUNG).view(np.uint8)), asarray(np.concatenate(parts)))
+                table, end = _table(n, speed_of(rung) * span, self.rows.oscillating)
+                rungs.append((end.size, size, size + table.size))
+                parts += [table, end]
+                size += table.size + end.size
+        on_device = gpu.cupy().asarray
+        records = np.array(rungs, RUNG).view(np.uint8)
+        return kinds, (on_device(records), on_device(np.concatenate(parts)))
 
     @cached_property
     def _free(self) -> Any:
@@ -260,4 +248,14 @@ def serves(problem: Problem, always: bool = False) -> Ladder | None:
         return found
     n_tables = sum(top - found.lowest + 1 for top in found.highest.values())
     few = n_tables <= _MOST_TABLES and found.served >= LEAST_SERVED["cuda"]
-    return found if few else None
+    return found if few and expected_gain(states, found.degree) >= _LEAST_GAIN else None
+
+
+def expected_gain(states: int, degree: float) -> float:
+    """Return the operations of propagators over those of so many moments, of a run of a chain.
+
+    Propagators: at some 53 points a product of dual numbers with a state, and for each voltage of
+    two or three runs 14 products of matrices. Moments: three recurrences, and three tiles of rows.
+    """
+    propagators = 3.0 * states**2 * (53.0 + 5.5 * states)
+    return propagators / (degree * (3.0 * (3.0 * states - 2.0) + 32.0))

@@ -26,7 +26,8 @@ voltages ramps), the five states of `models/herg_markov.yaml` and its 15 free pa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from copy import copy
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -89,6 +90,9 @@ class Variant:
             through, which serves every candidate.
         n_jobs: see `Tangents`.
         moments: the rungs of a problem that is linearized by moments.
+
+    Attributes:
+        serves_all: whether no candidate is left to another variant.
     """
 
     def __init__(
@@ -101,11 +105,18 @@ class Variant:
     ) -> None:
         self.ramps, self._targets_of = ramps, targets_of or _own_targets
         self.rows = Rows(problem.scored, may_oscillate(problem.model), ramps)
-        shared = problem, self.rows, lambda: self.targets
-        self.values = Tangents(*shared, 0, n_jobs)
-        self.tangents = (
-            MomentTangents(*shared, n_jobs, moments) if moments else Tangents(*shared, None, n_jobs)
+        given = problem, self.rows, lambda: self.targets
+        self._stepped = partial(Tangents, *given, None, n_jobs)
+        self.values, self.serves_all = Tangents(*given, 0, n_jobs), not (ramps or moments)
+        self.tangents: Tangents | MomentTangents = (
+            MomentTangents(*given, n_jobs, moments) if moments else self._stepped()
         )
+
+    def for_all(self) -> Variant:
+        """Return the same with propagators in place of moments."""
+        found = copy(self)
+        found.tangents, found.serves_all = self._stepped(), True
+        return found
 
     @cached_property
     def host_targets(self) -> Targets:
@@ -174,21 +185,30 @@ class Variants:
     ) -> None:
         self.chunk, self._more = chunk, (targets_of, n_jobs)
         self._by_moments = by_moments
-        self.problem, self._grades = problem, list(grades)
-        self._made: list[Variant] = []
+        self.problem, self._made = problem, list[Variant]()
+        self._to_make: list[Callable[[], Variant | None]] = [partial(self._make, g) for g in grades]
 
     def __iter__(self) -> Iterator[Variant]:
         """Yield the variants, each made when it is first needed."""
         yield from self._made
-        while self._grades:
-            grade = self._grades.pop(0)
-            ramps = {} if grade is None else ramps_of(self.problem, grade)
-            if ramps or grade is None:
-                moments = None
-                if not ramps and self._by_moments is not False:
-                    moments = serves(self.problem, always=self._by_moments or False)
-                self._made.append(Variant(self.problem, ramps, *self._more, moments))
-                yield self._made[-1]
+        while self._to_make:
+            made = self._to_make.pop(0)()
+            if made is not None:
+                self._made.append(made)
+                yield made
+
+    def _make(self, grade: int | None) -> Variant | None:
+        """Return a variant; None where no ramp can be taken in pieces."""
+        if grade is not None:
+            ramps = ramps_of(self.problem, grade)
+            return Variant(self.problem, ramps, *self._more) if ramps else None
+        moments = None
+        if self._by_moments is not False:
+            moments = serves(self.problem, always=self._by_moments or False)
+        found = Variant(self.problem, {}, *self._more, moments)
+        if moments:
+            self._to_make.append(found.for_all)
+        return found
 
     @cached_property
     def first(self) -> Variant:
@@ -224,7 +244,7 @@ class Variants:
             for whole, own_part in zip(found, part, strict=bool(found)):
                 whole[left if axis == 0 else (..., left)] = own_part
             found = found or part
-            if not variant.ramps:
+            if variant.serves_all:
                 break
             left = xp.flatnonzero(found[status] == UNRESOLVED)
             if not len(left):

@@ -35,10 +35,8 @@ states and more some of these are in memory too. Counted, and not taken:
 
 from __future__ import annotations
 
-import hashlib
 from functools import cached_property
 
-from channelfit.model.channel import ChannelModel
 from channelfit.problem.statuses import cuda_names
 from channelfit.scoring.kernels.cpu_moments import MOMENT_ERROR
 from channelfit.scoring.kernels.cuda_algebra import ALGEBRA
@@ -72,7 +70,7 @@ _MOST_WARPS = 16
 
 
 def column_threads(width: int) -> int:
-    """Return the threads of a block of `multiplyColumns`: a warp for each four tiles of products."""
+    """Return the threads of a block of `multiplyColumns`: a warp for four tiles of products."""
     return 32 * min(_MOST_WARPS, sum((i + 2) // 2 for i in range(-(-width // TILE))))
 
 
@@ -80,9 +78,6 @@ class CudaMomentTangentSource(CudaMomentSource):
     """The CUDA text that linearizes one model by moments: `traceMoments` and `judgeMoments`."""
 
     threads, blocks = 32, 8
-
-    def __init__(self, model: ChannelModel) -> None:
-        super().__init__(model)
 
     @cached_property
     def text(self) -> str:
@@ -143,9 +138,7 @@ class CudaMomentTangentSource(CudaMomentSource):
         ):
             self._next(w, "y", [("g", "y"), ("d", "x")], self.is_large)
 
-    def _next(
-        self, w: CudaWriter, now: str, parts: list[tuple[str, str]], by_edges: bool
-    ) -> None:
+    def _next(self, w: CudaWriter, now: str, parts: list[tuple[str, str]], by_edges: bool) -> None:
         """Write now <- 2 X now - other, other <- now, from generators and what they multiply."""
         n = len(self.chain.states)
         if by_edges:
@@ -364,8 +357,8 @@ INLINE double followed(const Generator &g, const Generator &d, const Dual *x, co
 }}
 
 // The n candidates through job blockIdx.y: thread i has column i % n_columns of candidate
-// i/n_columns: the current, then its derivatives by parameters free[], then nothing. Writes rows, pA
-// times the root of a weight; lost (jobs, n, 1 + n_free), squares that rounding may spoil; and
+// i/n_columns: the current, then its derivatives by parameters free[], then nothing. Writes rows,
+// pA times the root of a weight; lost (jobs, n, 1 + n_free), squares that rounding may spoil; and
 // status (jobs, n).
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
@@ -460,8 +453,8 @@ extern "C" __global__ void {MULTIPLY_COLUMNS}(
     const double *__restrict__ currents, const double *, const Part *__restrict__ parts,
     const int width, const double *__restrict__ targets, const int n_targets,
     const int *__restrict__ wells, double *__restrict__ partial) {{
-    constexpr int STAGE = 16, PITCH = (N_PARAMETERS + 32)/32*32 + 4;  // no conflicts of banks
-    __shared__ double stage[STAGE][PITCH];
+    constexpr int STAGE = 16, MOST = (N_PARAMETERS + 32)/32*32;
+    __shared__ double stage[STAGE][MOST + 4];  // without conflicts of banks
     const int lane = threadIdx.x % 32, n_warps = blockDim.x/32;
     const Part part = parts[blockIdx.y];
     const long long n = gridDim.x, candidate = blockIdx.x;
@@ -479,11 +472,16 @@ extern "C" __global__ void {MULTIPLY_COLUMNS}(
 #pragma unroll 1
         for (int row = part.begin; row < part.end; row += STAGE) {{
             __syncthreads();
-            for (int k = threadIdx.x; k < STAGE*PITCH; k += blockDim.x) {{
-                const int r = row + k/PITCH, column = k % PITCH;
-                const bool there = r < part.end && column < width;
-                const double number = there ? rows[(long long)r*width + column] : 0.0;
-                stage[k/PITCH][column] = there && column == 0 ? number - targets[r] : number;
+#pragma unroll 4
+            for (int r = threadIdx.x/32; r < STAGE; r += n_warps) {{
+                const bool there = row + r < part.end;
+                const double target = there && lane == 0 ? targets[row + r] : 0.0;
+#pragma unroll
+                for (int column = lane; column < MOST; column += 32) {{
+                    const double *place = rows + (long long)(row + r)*width + column;
+                    const double number = there && column < width ? *place : 0.0;
+                    stage[r][column] = column ? number : number - target;
+                }}
             }}
             __syncthreads();
 #pragma unroll
