@@ -59,6 +59,8 @@ _LEAST_STATES = 6
 _LEAST_GAIN = 1.5
 #: Tables that these are worth, of a millisecond or two each.
 _MOST_TABLES = 500
+#: Columns for which blocks that multiply them have shared memory.
+_MOST_PARAMETERS = 256
 _THREADS_JUDGING = 64
 
 
@@ -151,9 +153,9 @@ class MomentTangents(Launched):
                 row["source"], row["target"], row["n"] = run.source, run.target, run.n
                 row["kind"] = kinds[run.n, run.span]
                 if run.weight > 0:
-                    own = self.rows.runs[self.rows.place[run.number]]
+                    place = self.rows.place[run.number]
                     for name in ("root", "before", "rows", "first", "stride"):
-                        row[name] = own[name]
+                        row[name] = self.rows.runs[name][place]
                     row["n_rows"] = len(self.rows.compression(run.number).matrix)
             tops = [
                 min(self._top(run.n, run.span) for run in walk.runs[first:last])
@@ -162,9 +164,8 @@ class MomentTangents(Launched):
             most = np.array([speed_of(top) for top in tops]) * (1 - 1e-5)
             walked = walk.jobs, walk.visits, walk.visit_v, most, runs.view(np.uint8), walk.start_v
             arrays = [gpu.cupy().asarray(np.ascontiguousarray(array)) for array in walked]
-            lowest = np.int32(self.ladder.lowest)
-            own = (*arrays, np.int32(len(walk.start_v)), lowest)
-            self._programs[n_jobs] = Program(len(walk.jobs) - 1, own, self._kernels)
+            numbers = np.int32(len(walk.start_v)), np.int32(self.ladder.lowest)
+            self._programs[n_jobs] = Program(len(walk.jobs) - 1, (*arrays, *numbers), self._kernels)
         return self._programs[n_jobs]
 
     def _top(self, n: int, span: float) -> int:
@@ -240,8 +241,10 @@ def serves(problem: Problem, always: bool = False) -> Ladder | None:
     """
     if problem.scored.total_weight <= 0 or reason_against_moments(problem) is not None:
         return None
-    states = len(problem.model.chains[0].states)
-    if states < 2 or not (always or _LEAST_STATES <= states <= MOST_MOMENT_STATES):
+    states, n_parameters = len(problem.model.chains[0].states), len(problem.model.parameters)
+    if not 2 <= states <= MOST_MOMENT_STATES or n_parameters > _MOST_PARAMETERS:
+        return None
+    if states < _LEAST_STATES and not always:
         return None
     found = ladder(problem, not modes_are_real(problem.model))
     if always:

@@ -1,36 +1,38 @@
-"""CUDA for currents of held voltages and their derivatives, by Chebyshev moments in dual numbers.
+"""CUDA for currents of held voltages and their derivatives, by Chebyshev moments.
 
 A lane has one column of a candidate: the current, or its derivative by one parameter. It takes the
-recurrence of `cuda_moments`, in the same text, through all moments of a run: T_k(X) p0 and the
-derivative of that,
+recurrence of `cuda_moments` through all moments of a run, with that of `moment_tangents`:
 
-    y_(k + 1) = 2X y_k - y_(k - 1),    dy_(k + 1) = 2X dy_k + d(2X) y_k - dy_(k - 1).
+    x_(k + 1) = 2X x_k - x_(k - 1),    y_(k + 1) = 2X y_k + d(2X) x_k - y_(k - 1).
 
-Eight lanes are the columns of one candidate and share its table, which a product of matrices makes
-rows of: those of the run's compression, in which the propagators of `cuda_tangents` write theirs,
-so that targets, products and sums are the same. A candidate's numbers do not depend on its company.
+Every eight lanes are columns of one candidate. A product of matrices turns their moments into rows:
+those of the run's compression, which propagators (`cuda_tangents`) come to as well, so that targets
+are the same. Another makes the inner products of all columns. A candidate's numbers do not depend
+on its company.
 
-Multiplications with an addition of a candidate, in 40 runs at 16 voltages, of which 14 lead to
-others, of a chain of n states with 4 n - 3 free parameters and 58 moments (`benchmarks/chains.py`,
-500 samples; the matrices' are done twice as fast as the others):
+Multiplications and additions of a candidate in 40 runs at 16 voltages, of which 14 lead to others,
+of a chain of n states with 4 n - 3 free parameters and 58 moments (`benchmarks/chains.py` with 500
+samples); products of matrices are done at twice the speed of the others:
 
-    states   propagators   this recurrence   and its matrices   products of columns
-         6         7.6e6             2.6e6              1.5e6                 0.4e6
-         8        21.0e6             4.6e6              1.9e6                 0.8e6
-        12        89.1e6            12.4e6              3.4e6                 1.8e6
-        16         253e6            22.9e6              4.7e6                 3.3e6
+    states   propagators   this recurrence   rows of its moments   inner products
+         6         7.6e6             2.9e6                 2.9e6            0.4e6
+         8          21e6             5.3e6                 3.9e6            0.8e6
+        12          89e6              13e6                 5.8e6            1.8e6
+        16         253e6              28e6                 7.7e6            3.3e6
 
-Propagators are dual matrices of n^2 numbers for a lane, more than registers hold, so that nearly
-every number of theirs comes from memory. Of the recurrence a lane has 2 (5 n - 2) numbers: of 12
-states and more some of these are in memory too. Counted, and not taken:
+Propagators are dual matrices, 2 n^2 numbers, nearly each of which comes from memory where it is
+multiplied. The recurrence has 8 n - 4 numbers and n for an end: of 16 states a sixth of the ends
+are in memory, of 12 and fewer next to none. For that values and derivatives take turns of 16
+moments, with values in shared memory in between, and many states go by flows along edges. Of the
+rows 616 kB are written and read for a candidate of 12 states: 0.4 us of an H200. Inner products by
+a thread each, as those of propagators, would take as long as the recurrence: two numbers are read
+for each multiplication. Counted, and not taken:
 
 * The columns of `moment_tangents`, n and one for each rate, are fewer than the parameters and take
-  a third of the recurrence. To make derivatives of them is a product with the derivatives of the
+  half of the recurrence. To make derivatives of them is a product with the derivatives of the
   state, of which every number is read from shared memory: four times as slow as it is multiplied.
 * The transpose, once for each of some 28 directions: half of its table is zeros, which lanes side
   by side do not gain from; and a run that another begins from needs n more.
-* T_k(X) p0 once for all columns of a candidate would spare a third of the recurrence, and read n
-  numbers of each moment from shared memory, which takes as long.
 """
 
 from __future__ import annotations
@@ -75,7 +77,12 @@ def column_threads(width: int) -> int:
 
 
 class CudaMomentTangentSource(CudaMomentSource):
-    """The CUDA text that linearizes one model by moments: `traceMoments` and `judgeMoments`."""
+    """The CUDA text that linearizes one model by moments.
+
+    Attributes:
+        text: CUDA C++ with the kernels `traceMoments`, `multiplyColumns`, `judgeMoments` and those
+            of `cuda_algebra`. It compiles only behind the lines of `specialized`.
+    """
 
     threads, blocks = 32, 8
 
