@@ -1,18 +1,19 @@
 """Measures how long a user waits, from the start of a command to its end.
 
     python benchmarks/waiting.py [--repeats 3] [--models model_b,na_hh] [--out DIR]
-    python benchmarks/waiting.py --backend cuda      the first scores alone, on a GPU
+    python benchmarks/waiting.py --recordings [--backend cuda]
 
 * The first score of a new model, with an empty cache, and that of a known model in a later process.
 * `channelfit optimize models/model_b.yaml` right after installation and later, with its picture.
 * `channelfit optimize` of two real recordings, in the folder that CHANNELFIT_DATA names: the search
-  as its summary says, and the rest of the command, with report and picture.
+  as its summary says, and the rest of the command, with report and picture. This part can be had
+  alone, and on a GPU, of which `waiting_gpu.py` measures the first scores.
 * `import channelfit`, and the help of every command.
 
 Processes are held to two cores, where the system allows that. After an installation by pip the
-package has .pyc files, so these are made first; the caches of Matplotlib and of channelfit are
-empty. Files are in the system's memory, as after they have been read once. `against` is the time
-that a user should at most have to wait.
+package has .pyc files, so these are made first; the caches of Matplotlib, of channelfit and of the
+GPU's driver are empty. Files are in the system's memory, as after they have been read once.
+`against` is the time that a user should at most have to wait.
 """
 
 from __future__ import annotations
@@ -32,19 +33,21 @@ from pathlib import Path
 import numpy as np
 from report import Row, as_script, compared, finish, missing
 
+from channelfit.scoring.machine import gpu
+
 ROOT = Path(__file__).parent.parent
 #: s
-NEW_MODEL, KNOWN_MODEL = {"cpu": 2.0, "cuda": 3.0}, {"cpu": 0.8, "cuda": None}
+NEW_MODEL, KNOWN_MODEL = 2.0, 0.8
 INSTALLED, LATER, IMPORT, HELP = 6.0, 2.5, 0.1, 0.1
 #: s beside the search, of a model that is new and of one that is known
-BESIDE_NEW, BESIDE_KNOWN = 3.0, 1.2
+BESIDE_NEW, BESIDE_KNOWN = {"cpu": 3.0, "cuda": 3.0}, {"cpu": 1.2, "cuda": 1.5}
 RECORDINGS = ("herg_sine_wave_16713110", "nav_iv_80cp")
 _SCORE = """
 import sys
 from channelfit.front.kinds import load_plan
 from channelfit.scoring.scorer import make_scorer
-fit = load_plan(sys.argv[1], backend=sys.argv[2])
-score = make_scorer(fit.problem, sys.argv[2]).score(fit.problem.model.values()[:, None])
+fit = load_plan(sys.argv[1], backend="cpu")
+score = make_scorer(fit.problem, "cpu").score(fit.problem.model.values()[:, None])
 assert score.status[0] == 0
 """
 _COMMANDS = "from channelfit.front.main import main; print(*main.commands)"
@@ -54,7 +57,7 @@ _COMMANDS = "from channelfit.front.main import main; print(*main.commands)"
 def installed() -> Iterator[dict[str, str]]:
     """The environment of processes for which nothing has been kept yet, and keeps what they do."""
     with tempfile.TemporaryDirectory() as folder:
-        kept = ("CHANNELFIT_CACHE", "MPLCONFIGDIR", "NUMBA_CACHE_DIR", "CUPY_CACHE_DIR")
+        kept = ("CHANNELFIT_CACHE", "MPLCONFIGDIR", "CUPY_CACHE_DIR", "CUDA_CACHE_PATH")
         environment = os.environ | {name: str(Path(folder) / name) for name in kept}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         yield environment
@@ -69,15 +72,15 @@ def seconds(arguments: list[str], environment: dict[str, str]) -> float:
     return time.perf_counter() - start
 
 
-def scores(model: Path, backend: str, repeats: int) -> Iterator[Row]:
+def scores(model: Path, repeats: int) -> Iterator[Row]:
     """The first score of a model that is new, and of one that is known."""
-    command, new, known = ["-c", _SCORE, str(model), backend], [], []
+    command, new, known = ["-c", _SCORE, str(model)], [], []
     for _ in range(repeats):
         with installed() as environment:
             new.append(seconds(command, environment))
             known.append(seconds(command, environment))
-    yield _row(f"{model.stem}: new", new, NEW_MODEL[backend])
-    yield _row(f"{model.stem}: known", known, KNOWN_MODEL[backend])
+    yield _row(f"{model.stem}: new", new, NEW_MODEL)
+    yield _row(f"{model.stem}: known", known, KNOWN_MODEL)
 
 
 def searches(repeats: int) -> Iterator[Row]:
@@ -97,7 +100,7 @@ def searches(repeats: int) -> Iterator[Row]:
     yield Row("cache folder after it", megabytes, "MB")
 
 
-def recordings(repeats: int) -> Iterator[Row]:
+def recordings(repeats: int, backend: str) -> Iterator[Row]:
     """Return rows of whole searches on real recordings, the first one of a model and another."""
     for fit in RECORDINGS:
         if not os.environ.get("CHANNELFIT_DATA"):
@@ -111,15 +114,16 @@ def recordings(repeats: int) -> Iterator[Row]:
                 for kind, times in found.items():
                     out = Path(folder) / kind
                     command = ["-m", "channelfit", "optimize", f"models/fits/{fit}.yaml"]
+                    command += ["--backend", backend]
                     whole = seconds([*command, "--out", str(out)], environment)
                     if not all((out / name).exists() for name in ("traces.png", "report.html")):
                         raise RuntimeError(f"{command} has drawn nothing")
                     search = json.loads((out / "summary.json").read_text())["seconds"]
                     times.append((search, whole - search))
-        for kind, against in (("new", BESIDE_NEW), ("known", BESIDE_KNOWN)):
+        for kind, bearable in (("new", BESIDE_NEW), ("known", BESIDE_KNOWN)):
             searched, rest = zip(*found[kind], strict=True)
             yield _row(f"optimize {fit}, {kind}: search", list(searched), None)
-            yield _row(f"optimize {fit}, {kind}: all beside it", list(rest), against)
+            yield _row(f"optimize {fit}, {kind}: all beside it", list(rest), bearable[backend])
 
 
 def answers(repeats: int) -> Iterator[Row]:
@@ -159,27 +163,35 @@ def _megabytes(folder: Path) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--models", help="some of those in models/; default: all, and the rest")
+    parser.add_argument("--recordings", action="store_true", help="whole fits of recordings alone")
+    parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu", help="of recordings")
     parser.add_argument("--out", type=Path, help="folder of waiting.json")
     options = parser.parse_args()
+    if options.backend == "cuda" and not options.recordings:
+        parser.error("--backend cuda is for --recordings; waiting_gpu.py measures the first scores")
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, set(sorted(os.sched_getaffinity(0))[:2]))
     compileall.compile_dir(str(ROOT / "channelfit"), quiet=2)
     models = sorted((ROOT / "models").glob("*.yaml"))
     with installed() as environment:  # the files of all libraries, once
-        first = [str(models[0]), options.backend]
-        seconds(["-c", "import matplotlib.figure; " + _SCORE, *first], environment)
+        seconds(["-c", "import matplotlib.figure; " + _SCORE, str(models[0])], environment)
     rows = []
+    if options.recordings:
+        rows += recordings(options.repeats, options.backend)
+        device = gpu.device().name if options.backend == "cuda" else ""
+        title = "Waiting for whole fits of recordings, known and new models, two cores of the host"
+        name = f"waiting_recordings_{options.backend}"
+        finish(name, title, rows, device=device, folder=options.out)
+        return
     for model in models:
         if options.models is None or model.stem in options.models.split(","):
-            rows += scores(model, options.backend, options.repeats)
-    if options.models is None and options.backend == "cpu":
-        rows += [*searches(options.repeats), *recordings(options.repeats)]
+            rows += scores(model, options.repeats)
+    if options.models is None:
+        rows += [*searches(options.repeats), *recordings(options.repeats, "cpu")]
         rows += [*answers(2 * options.repeats + 1)]
     title = "Waiting, whole processes on two cores; `against` is what a user should bear"
-    name = "waiting" if options.backend == "cpu" else "waiting_cuda"
-    finish(name, title, rows, folder=options.out)
+    finish("waiting", title, rows, folder=options.out)
 
 
 if __name__ == "__main__":
