@@ -160,8 +160,10 @@ class SchemeTasks:
         points = begin(objective, np.concatenate(best, axis=1))
         new = np.repeat([False, True], [some.shape[1] for some in best])
         for k in range(_ITERATIONS[number]):
-            if k in (_ITERATIONS[number] // 4, _ITERATIONS[number] // 2):
-                left = np.concatenate([_better_half(points.cost, new == one) for one in (0, 1)])
+            if k in [_ITERATIONS[number] // part for part in (8, 4, 2)]:
+                least = max(1, 2 >> number)
+                halves = [_better_half(points.cost, new == one, least) for one in (0, 1)]
+                left = np.concatenate(halves)
                 points, new = points.take(left), new[left]
             if points.done.all():
                 break
@@ -316,11 +318,11 @@ def _objective(plan: FitPlan, scorer: ChannelScorer) -> Objective:
     return objective
 
 
-def _better_half(cost: np.ndarray, some: np.ndarray) -> np.ndarray:
-    """Return the places of the half of some costs that is lower, of two or more."""
+def _better_half(cost: np.ndarray, some: np.ndarray, least: int) -> np.ndarray:
+    """Return the places of the half of some costs that is lower, or of so many at least."""
     places = np.flatnonzero(some)
     order = np.argsort(cost[places], kind="stable")
-    return places[order[: max(2, -(-len(places) // 2))]]
+    return places[order[: max(least, -(-len(places) // 2))]]
 
 
 def _lowest(objective: Objective, unit: np.ndarray, n: int) -> np.ndarray:
@@ -491,7 +493,7 @@ class Discovery:
         parents = []
         for one in smaller:
             k = self.places.get(_identity(one[0])) if one is not None else None
-            if one is not None and k is not None and not self.fits[k].failure:
+            if one is not None and k in self.fits and not self.fits[k].failure:
                 parents.append((self.fits[k].best, k, one[1]))
         known = [
             (self.tasks.schemes[k], states, self._values(k))
