@@ -30,7 +30,7 @@ from channelfit.problem.experiment import Problem
 from channelfit.problem.statuses import OK
 from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.cuda import CudaScorer
-from channelfit.scoring.cuda_moment_tangents import serves
+from channelfit.scoring.cuda_moment_tangents import serves, tables_of
 from channelfit.scoring.cuda_variants import Variants
 from channelfit.scoring.kernels.cuda_pieces import UNRESOLVED
 from channelfit.scoring.layout.moment_tables import moment_table
@@ -127,6 +127,7 @@ def largest_error(test: Linearization, truth: Linearization) -> float:
 def refined(p: Problem, by_moments: bool, backend: str) -> float:
     """The lowest cost of some starts after least squares from a new scorer on."""
     moment_table.cache_clear()
+    tables_of.cache_clear()
     space = SearchSpace(p.model.parameters)
     unit = np.random.default_rng(7).random((space.n_free, STARTS))
     objective = Objective(space, scorer_of(p, by_moments, backend))

@@ -57,11 +57,11 @@ RUNG = np.dtype([(name, "i4") for name in ("degree", "table", "end")])
 _LEAST_STATES = 6
 #: The operations that moments must spare, as a multiple of their own.
 _LEAST_GAIN = 1.5
-#: Tables that these are worth, of a millisecond or two each.
+#: Tables that these are worth, of some tenths of a millisecond each.
 _MOST_TABLES = 500
 #: Columns for which blocks that multiply them have shared memory.
 _MOST_PARAMETERS = 256
-_THREADS_JUDGING = 64
+_THREADS_JUDGING = 128
 
 
 class MomentTangents(Launched):
@@ -110,10 +110,10 @@ class MomentTangents(Launched):
         self.algebra.conclude(partial, statuses, *own, tuple(results))
         n_free, n_jobs = np.int32(len(self.free)), np.int32(len(statuses))
         self._kernels[JUDGE_MOMENTS](
-            (-(-n // _THREADS_JUDGING),),
+            (n,),
             (_THREADS_JUDGING,),
             (
-                *(parameters, np.int32(n), self._free, n_free, np.int32(n_parameters)),
+                *(parameters, self._free, n_free, np.int32(n_parameters)),
                 *(lost, statuses, n_jobs, targets.total_weight, well, cost, hessian, status),
             ),
         )
@@ -179,8 +179,8 @@ class MomentTangents(Launched):
         rungs, parts, size = list[tuple[int, int, int]](), list[np.ndarray](), 0
         for (n, span), top in self.ladder.highest.items():
             kinds[n, span] = kinds[0, span] = len(rungs)
-            for rung in range(self.ladder.lowest, top + 1):
-                table, end = _table(n, speed_of(rung) * span, self.rows.oscillating)
+            some = range(self.ladder.lowest, int(top) + 1)
+            for table, end in tables_of(n, span, some, self.rows.oscillating):
                 rungs.append((end.size, size, size + table.size))
                 parts += [table, end]
                 size += table.size + end.size
@@ -212,22 +212,31 @@ class MomentTangents(Launched):
         return self._kernels[TRACE_MOMENTS]
 
 
-@lru_cache(maxsize=1024)
-def _table(n: int, decay: float, oscillating: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the table of n samples, from moments to compressed rows, as the lanes of a warp read
-    it: (tiles, chunks, 32, 4) in one row; and that of the end, (degree,).
+@lru_cache(maxsize=64)
+def tables_of(
+    n: int, span: float, rungs: range, oscillating: bool
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return the tables of n samples in span ms on some rungs: from moments to compressed rows, as
+    the lanes of a warp read it, (tiles, chunks, 32, 4) in one row; and of the end, (degree,).
     """
-    end = weights(np.array([decay]), SLOPE_TRUNCATION)[0]
-    rows = np.zeros((0, 0))
+    matrix, times = np.zeros((0, 0)), np.ones(1)
     if n:
         run = compression(n, oscillating)
-        rows = product(run.matrix, weights(decay / n * run.points, SLOPE_TRUNCATION))
-    degree = -(-max(len(end), rows.shape[1]) // CHUNK) * CHUNK
-    padded = np.zeros((-(-len(rows) // TILE) * TILE, degree))
-    padded[: len(rows), : rows.shape[1]] = rows
-    # tile, upper or lower half, row; chunk, left or right half, column
-    split = padded.reshape(-1, 2, 8, degree // CHUNK, 2, 4).transpose(0, 3, 2, 5, 4, 1)
-    return split.ravel(), np.append(end, np.zeros(degree - len(end)))
+        matrix, times = run.matrix, np.append(run.points / n, 1.0)
+    decays = span * np.array([speed_of(rung) for rung in rungs])
+    shares = weights(np.outer(decays, times).ravel(), SLOPE_TRUNCATION)
+    shares = shares.reshape(len(decays), len(times), -1)
+    further = np.cumsum(shares[..., ::-1], axis=-1)[..., ::-1].max(axis=1)
+    out = []
+    for some, degree in zip(shares, (further > SLOPE_TRUNCATION).sum(axis=1), strict=True):
+        padded = np.zeros((-(-len(matrix) // TILE) * TILE, -(-degree // CHUNK) * CHUNK))
+        padded[: len(matrix), :degree] = product(matrix, some[:-1, :degree])
+        # tile, upper or lower half, row; chunk, left or right half, column
+        split = padded.reshape(-1, 2, 8, padded.shape[1] // CHUNK, 2, 4)
+        end = np.zeros(padded.shape[1])
+        end[:degree] = some[-1, :degree]
+        out.append((split.transpose(0, 3, 2, 5, 4, 1).ravel(), end))
+    return out
 
 
 def serves(problem: Problem, always: bool = False) -> Ladder | None:

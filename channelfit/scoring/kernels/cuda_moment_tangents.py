@@ -515,38 +515,45 @@ extern "C" __global__ void {MULTIPLY_COLUMNS}(
 }}
 
 // Candidates of which rounding may have spoiled the residuals or a derivative become UNRESOLVED, as
-// do those whose sums are no numbers although all rates are; see `moment_tangents`.
+// do those whose sums are no numbers although all rates are; see `moment_tangents`. Block x has
+// candidate x.
 extern "C" __global__ void {JUDGE_MOMENTS}(
-    const double *__restrict__ parameters, const int n, const int *__restrict__ free,
-    const int n_free, const int n_parameters, const double *__restrict__ lost,
+    const double *__restrict__ parameters, const int *__restrict__ free, const int n_free,
+    const int n_parameters, const double *__restrict__ lost,
     const signed char *__restrict__ statuses, const int n_jobs,
     const double *__restrict__ total_weights, const int *__restrict__ wells,
     const double *__restrict__ cost, const double *__restrict__ hessian,
     signed char *__restrict__ status) {{
-    const int i = blockIdx.x*blockDim.x + threadIdx.x, width = 1 + n_free;
-    if (i >= n) return;
-    bool good = true;
-    for (int job = 0; job < n_jobs; ++job) good = good && statuses[(long long)job*n + i] == OK;
-    if (!good) return;  // a failure, or known already
+    __shared__ int largest;  // of a derivative's squares times that of its parameter: leading bits
+    const long long n = gridDim.x, i = blockIdx.x;
+    const int width = 1 + n_free;
     const double weight = total_weights[wells ? wells[i] : 0];
-    double largest = 0.0;
-    for (int column = 1; column < width; ++column) {{
+    bool failed = false, good = true;
+    for (int job = threadIdx.x; job < n_jobs; job += blockDim.x)
+        failed |= statuses[job*n + i] != OK;
+    if (threadIdx.x == 0) largest = 0;
+    if (__syncthreads_or(failed)) return;  // known already
+    for (int column = 1 + threadIdx.x; column < width; column += blockDim.x) {{
         const long long p = free[column - 1];
         const double size = parameters[p*n + i];
-        largest = fmax(largest, 0.5*weight*hessian[(p*n_parameters + p)*n + i]*(size*size));
+        atomicMax(&largest, magnitude(0.5*weight*hessian[(p*n_parameters + p)*n + i]*(size*size)));
     }}
-    for (int column = 0; column < width; ++column) {{
+    __syncthreads();
+    for (int column = threadIdx.x; column < width; column += blockDim.x) {{
         double all = 0.0, length = weight*cost[i];
-        for (int job = 0; job < n_jobs; ++job) all += lost[((long long)job*n + i)*width + column];
+#pragma unroll 8
+        for (int job = 0; job < n_jobs; ++job) all += lost[(job*n + i)*width + column];
         if (column) {{
             const long long p = free[column - 1];
             const double size = fmax(fabs(parameters[p*n + i]), 1e-150);
+            const double nothing = NEXT_TO_NOTHING/size;
             length = fmax(0.5*weight*hessian[(p*n_parameters + p)*n + i],
-                          NEXT_TO_NOTHING*NEXT_TO_NOTHING*largest/(size*size));
+                          nothing*nothing*__hiloint2double(largest, 0));
         }}
         const double part = column ? SLOPE_ERROR : RESIDUAL_ERROR;
         good = good && all <= part*part*length;
     }}
-    if (!good || status[i] != OK) status[i] = UNRESOLVED;
+    const bool spoiled = __syncthreads_or(!good);
+    if (threadIdx.x == 0 && (spoiled || status[i] != OK)) status[i] = UNRESOLVED;
 }}
 """
