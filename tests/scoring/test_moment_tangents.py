@@ -327,6 +327,18 @@ def test_runs_of_any_length_on_a_gpu(device):
     assert doubted < 1
 
 
+def test_any_rates_on_a_gpu(device):
+    """Over seven decades: also where a state that is hardly occupied decides small derivatives."""
+    problem = problem_of(line(3, 100.0), stairs([70, 3]))
+    random = np.random.default_rng(1)
+    values = np.full((9, 60), 2.0)
+    values[1::2] = 10.0 ** random.uniform(-5, 2, (4, 60))
+    values[2::2] = 0.03 * 10.0 ** random.uniform(-4, 0, (4, 60))
+    error, doubted = compared_on_a_gpu(problem, values)
+    assert error < 3e-10
+    assert doubted < 0.2
+
+
 @pytest.mark.parametrize("name", slow_but([], NASTY))
 def test_nasty_schemes_on_a_gpu(name, device):
     problem = problem_of(NASTY[name])

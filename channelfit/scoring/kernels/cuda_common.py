@@ -35,6 +35,8 @@ class CudaChannel(ChannelRows):
 
     Attributes:
         inlined: whether rates and steady states are written out wherever they are called.
+        first_kept: 1, as steady states are without a chain's first state; or 0, of one chain, where
+            the digits of that state matter.
         chains: those of more than one state, each behind its index in the model.
         always_open: the open probability of chains of one state, a factor.
         ohmic: whether the current is one ohmic term.
@@ -43,7 +45,7 @@ class CudaChannel(ChannelRows):
     def __init__(self, model: ChannelModel) -> None:
         super().__init__(model)
         self.ohmic = model.ohmic is not None
-        self.inlined = True
+        self.inlined, self.first_kept = True, 1
         self.chains = [(k, c) for k, c in enumerate(model.chains) if len(c.states) > 1]
         lone = [c for c in model.chains if len(c.states) == 1]
         self.always_open = math.prod(c.conductances[0] ** c.power for c in lone)
@@ -264,7 +266,9 @@ class CudaChannel(ChannelRows):
             for k, chain in enumerate(self.model.chains):
                 if len(chain.states) == 2:
                     up, down = (f"q[{row}]" for row in self.opening_and_closing(k))
-                    w(f"x[{self.first_x[k]}] = {up}*reciprocal({up} + {down});")
+                    gates = [down, up][self.first_kept :]
+                    for i, rate in enumerate(gates, self.first_x[k]):
+                        w(f"x[{i}] = {rate}*reciprocal({up} + {down});")
                 elif len(chain.states) > 2:
                     with w.block(""):
                         self._steady_state(w, k, chain)
@@ -291,9 +295,9 @@ class CudaChannel(ChannelRows):
             # normalized as it grows: a state may hold 1e272 times another's share
             w("total = reciprocal(1.0 + y[last]);", "#pragma unroll")
             w("for (int i = 0; i <= last; ++i) y[i] *= total;")
-        first = self.first_x[k]
+        first, kept = self.first_x[k], self.first_kept
         w("#pragma unroll")
-        w(f"for (int i = 1; i < {n}; ++i) x[{first} + i - 1] = y[i];")
+        w(f"for (int i = {kept}; i < {n}; ++i) x[{first} + i - {kept}] = y[i];")
 
     def _sparse_steady_state(self, w: CudaWriter, k: int, n: int) -> None:
         """Write the same elimination for many states: only of rates that there are, in registers.
@@ -330,7 +334,8 @@ class CudaChannel(ChannelRows):
             w(f"total = reciprocal(1.0 + y{last});")
             done.append(last)
             w(*(f"y{i} *= total;" for i in done))
-        w(*(f"x[{self.first_x[k] + i - 1}] = y{i};" for i in range(1, n)))
+        kept = self.first_kept
+        w(*(f"x[{self.first_x[k] + i - kept}] = y{i};" for i in range(kept, n)))
 
 
 def _neighbors(rates: Iterable[tuple[int, int]], state: int, left: set[int]) -> int:

@@ -88,7 +88,7 @@ class CudaMomentTangentSource(CudaMomentSource):
 
     @cached_property
     def text(self) -> str:
-        w = CudaWriter()
+        w, self.channel.first_kept = CudaWriter(), 0  # a rare first state decides small derivatives
         w(self.channel.title("currents and their derivatives by moments of Chebyshev"), "")
         w("constexpr int TANGENTS = 1;  // derivatives that a thread carries")
         self.channel.write(w, DUAL)
@@ -275,15 +275,11 @@ INLINE double followed(const Generator &g, const Generator &d, const Dual *x, co
     double y[N], other[N], end_slope[N], end[(N + 7)/8] = {{}};  // every eighth value
     {{
         double u[N], before[N] = {{}};
-        u[0] = 1.0;
-        y[0] = other[0] = 0.0;
 #pragma unroll
-        for (int k = 1; k < N; ++k) {{
-            u[k] = x[k - 1].v;
-            y[k] = x[k - 1].d[0];
+        for (int k = 0; k < N; ++k) {{
+            u[k] = x[k].v;
+            y[k] = x[k].d[0];
             other[k] = 0.0;
-            u[0] -= u[k];
-            y[0] -= y[k];
         }}
         // T_1 is T_(-1) as well
         advance(g, d, u, y, other);
@@ -355,9 +351,9 @@ INLINE double followed(const Generator &g, const Generator &d, const Dual *x, co
             if (i + lane % 8 < N) room.values[0][group][i + lane % 8] = end[i/8];
         __syncwarp();
 #pragma unroll
-        for (int k = 1; k < N; ++k) {{
-            target[k - 1].v = room.values[0][group][k];
-            target[k - 1].d[0] = end_slope[k];
+        for (int k = 0; k < N; ++k) {{
+            target[k].v = room.values[0][group][k];
+            target[k].d[0] = end_slope[k];
         }}
     }}
     return __hiloint2double(grown + 1, 0);
@@ -387,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS
         own[nt].candidate = __shfl_sync(~0u, thread < total ? candidate : -1, nt*8);
         own[nt].first = __shfl_sync(~0u, column, nt*8);
     }}
-    Dual slots[N_X*N_SLOTS];
+    Dual slots[N*N_SLOTS];
     double errors[N_SLOTS], spoiled = 0.0;
     int status = OK;
     bool doubt = false;
@@ -396,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS
         Dual p[N_PARAMETERS], q[N_RATES];
         seed(parameters, n, candidate, free, n_free, seeded, p);
         createQmat(start_v[start], p, q, status);
-        initStateProbs(q, slots + N_X*start);
+        initStateProbs(q, slots + N*start);
         errors[start] = 0.0;
     }}
 #pragma unroll 1
@@ -434,10 +430,10 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS
                 own[nt].rung.degree = __shfl_sync(~0u, mine.rung.degree, nt*8);
                 own[nt].rung.table = __shfl_sync(~0u, mine.rung.table, nt*8);
             }}
-            const Dual *x = slots + N_X*run.source;
+            const Dual *x = slots + N*run.source;
             Room &room = rooms[threadIdx.x/32];
             const bool ends = run.target >= 0;
-            Dual *y = slots + N_X*(ends ? run.target : 0);
+            Dual *y = slots + N*(ends ? run.target : 0);
             const double bound =
                 ends ? followed<true>(g, d, x, mine, run, own, tables, n, width, room, rows, y)
                      : followed<false>(g, d, x, mine, run, own, tables, n, width, room, rows, y);
