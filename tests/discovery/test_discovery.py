@@ -277,6 +277,22 @@ def test_the_same_bits_elsewhere_and_after_an_interrupt(plan: FitPlan, tmp_path:
     assert other[0] != here[0]
 
 
+@pytest.mark.integration
+def test_a_gpu_finds_what_a_processor_does(plan: FitPlan, device: str) -> None:
+    """Full fits end at the same costs, and currents of one are followed by the other."""
+    keys = {"cycles": 0, "states": [2, 3], "open": 1, "keep": 2}
+    tables = [
+        found_in(ready(plan, {**TRUTH["fit"]["discover"], **keys}, backend=backend))
+        for backend in ("cpu", "cuda")
+    ]
+    cpu, cuda = ({row["scheme"]: row for row in table} for table, _ in tables)
+    assert list(cpu)[:2] == list(cuda)[:2]
+    for name in list(cpu)[:2]:
+        assert cuda[name]["cost"] == pytest.approx(cpu[name]["cost"], rel=1e-6)
+        assert cuda[name]["stage"] == "fitted"
+    assert len(tables[0][1]) == len(tables[1][1])
+
+
 def test_a_scheme_that_fails_is_named_and_the_others_are_fitted(
     plan: FitPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
