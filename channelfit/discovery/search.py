@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, groupby
@@ -31,7 +31,7 @@ from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import ChannelScorer, make_scorer
 from channelfit.search.hybrid import Hybrid
-from channelfit.search.least_squares import Starts, begin, improve, refine
+from channelfit.search.least_squares import begin, improve, refine
 from channelfit.search.objective import Objective
 from channelfit.search.plan import FitPlan
 from channelfit.tasks.executor import Executor, task_results
@@ -152,28 +152,34 @@ class SchemeTasks:
     def _scanned(
         self, plan: FitPlan, scorer: ChannelScorer, place: int, number: int, given: Arrays
     ) -> Arrays:
-        """Scan and refine for a round: known points, and new ones that are drawn."""
-        objective, random = _objective(plan, scorer), self._random(place, number)
+        """Scan and refine for a round known points and new ones; of each the better half goes on."""
+        objective, random = self._objective(plan, scorer), self._random(place, number)
         scan, starts = (max(1, n >> number) for n in (self.effort.scan, self.effort.starts))
-        drawn = self.models.scan(plan, objective.sample(scan, random), random)
+        drawn = objective.sample(scan, random)
         best = [_lowest(objective, points, starts) for points in (given["unit"], drawn)]
         points = begin(objective, np.concatenate(best, axis=1))
         new = np.repeat([False, True], [some.shape[1] for some in best])
         for k in range(_ITERATIONS[number]):
             if k in [_ITERATIONS[number] // part for part in (8, 4, 2)]:
                 least = max(1, 2 >> number)
-                halves = [_better_half(points.cost, new == one, least) for one in (0, 1)]
-                left = np.concatenate(halves)
-                points, new = points.take(left), new[left]
+                left = [_better_half(points.cost, new == one, least) for one in (0, 1)]
+                points, new = points.take(np.concatenate(left)), new[np.concatenate(left)]
             if points.done.all():
                 break
             points = improve(objective, points)
-        return self._arrays_of(plan, points, {})
+        return _arrays_of(plan, points.unit, points.cost)
 
     def _fitted(self, plan: FitPlan, scorer: ChannelScorer, place: int, given: Arrays) -> Arrays:
         """Fit a scheme until independent starts agree, and assess its parameters."""
-        objective, random = _objective(plan, scorer), self._random(place, len(_ITERATIONS))
-        search = _Search(self.models, plan, random, given["unit"], self.effort)
+        objective, random = self._objective(plan, scorer), self._random(place, len(_ITERATIONS))
+        search = Hybrid(
+            plan.space.n_free,
+            int(random.integers(1 << 62)),
+            starts=max(_STARTS, 2 * self.effort.starts),
+            agree=_AGREE,
+            patience=_PATIENCE,
+            initial=given["unit"],
+        )
         least, best, seen = math.inf, np.empty(0), None
         for seen in search.search(objective):
             if seen.best < least:
@@ -194,7 +200,7 @@ class SchemeTasks:
         }
         # without the solved parameters, which follow
         values = dict(zip(self._names(plan), facts["values"], strict=True))
-        return self._arrays_of(plan, None, facts, unit_of(plan, values), found.cost)
+        return _arrays_of(plan, unit_of(plan, values)[:, None], np.array([found.cost]), facts)
 
     def _without_voltage(
         self, place: int, plan: FitPlan, values: np.ndarray
@@ -212,7 +218,7 @@ class SchemeTasks:
             tried = []
             for name in [*free, *([""] if math.isinf(least) else [])]:
                 own = self.models.plan_of(scheme, (*still, name)) if name else plan
-                objective = _objective(own, make_scorer(own.problem, self.backend))
+                objective = self._objective(own, make_scorer(own.problem, self.backend))
                 end = refine(objective, unit_of(own, known)[:, None])
                 cost, k = float(end.cost[0]), own.space.n_free + len(own.solved)
                 if not math.isfinite(cost):
@@ -246,59 +252,18 @@ class SchemeTasks:
         plan = replace(plan, problem=problem)
         objective = plan.objective(make_scorer(problem, self.backend))
         objective.previews = True
-        return self._arrays_of(plan, refine(objective, given["unit"], _TO_CURRENTS), {})
+        ends = refine(objective, given["unit"], _TO_CURRENTS)
+        return _arrays_of(plan, ends.unit, ends.cost)
 
     def _names(self, plan: FitPlan) -> list[str]:
         return [p.name for p in plan.problem.parameters]
 
-    def _arrays_of(
-        self,
-        plan: FitPlan,
-        points: Starts | None,
-        facts: dict[str, Any],
-        unit: np.ndarray | None = None,
-        cost: float = math.inf,
-    ) -> Arrays:
-        """Return points, the best first, and facts as arrays."""
-        facts["n_parameters"] = plan.space.n_free + len(plan.solved)
-        if points is None:
-            assert unit is not None
-            return _arrays(unit[:, None], np.array([cost]), facts)
-        order = np.argsort(points.cost, kind="stable")
-        order = order[np.isfinite(points.cost[order])]
-        if not len(order):
-            facts["failure"] = "no start has a finite cost"
-        return _arrays(points.unit[:, order], points.cost[order], facts)
-
-
-class _Search(Hybrid):
-    """The full fit of a scheme, whose scans draw rates as those of the first round do."""
-
-    def __init__(
-        self,
-        models: SchemeModels,
-        plan: FitPlan,
-        random: np.random.Generator,
-        initial: np.ndarray,
-        effort: Effort,
-    ) -> None:
-        super().__init__(
-            plan.space.n_free,
-            int(random.integers(1 << 62)),
-            starts=max(_STARTS, 2 * effort.starts),
-            agree=_AGREE,
-            patience=_PATIENCE,
-            initial=initial,
-        )
-        self._models, self._plan = models, plan
-
-    def search(
-        self, objective: Objective, target: float | None = None, most: float = math.inf
-    ) -> Iterator[Any]:
-        """Search as `Hybrid.search`."""
-        drawn = _Drawn(**vars(objective))
-        drawn.draw = lambda unit, random: self._models.scan(self._plan, unit, random)
-        return super().search(drawn, target, most)
+    def _objective(self, plan: FitPlan, scorer: ChannelScorer) -> Objective:
+        """Return the objective of a scheme, whose scans draw rates as `SchemeModels.scan` does."""
+        found = _Drawn(**vars(plan.objective(scorer)))
+        found.previews = found.at_once = True
+        found.draw = lambda unit, random: self.models.scan(plan, unit, random)
+        return found
 
 
 class _Drawn(Objective):
@@ -311,11 +276,16 @@ class _Drawn(Objective):
         return self.draw(super().sample(n, random), random)
 
 
-def _objective(plan: FitPlan, scorer: ChannelScorer) -> Objective:
-    """Return the objective of a scheme for least squares."""
-    objective = plan.objective(scorer)
-    objective.previews = objective.at_once = True
-    return objective
+def _arrays_of(
+    plan: FitPlan, unit: np.ndarray, cost: np.ndarray, facts: Mapping[str, Any] | None = None
+) -> Arrays:
+    """Return points (n_free, n) with their costs (n,), the best first, and facts as arrays."""
+    order = np.argsort(cost, kind="stable")
+    order = order[np.isfinite(cost[order])]
+    known = {**(facts or {}), "n_parameters": plan.space.n_free + len(plan.solved)}
+    if not len(order):
+        known["failure"] = "no start has a finite cost"
+    return _arrays(unit[:, order], cost[order], known)
 
 
 def _better_half(cost: np.ndarray, some: np.ndarray, least: int) -> np.ndarray:
@@ -404,12 +374,10 @@ class Discovery:
     @property
     def n_scans(self) -> int:
         """How many tasks `scan` has, where no scheme fails."""
-        total = 0
-        for level in self.levels():
-            n = len(level)
-            for _ in _ITERATIONS:
-                total += n
-                n = min(n, max(_LEAST, -(-n // 2)))
+        total, left = 0, np.array([len(level) for level in self.levels()])
+        for _ in _ITERATIONS:
+            total += int(left.sum())
+            left = np.minimum(left, np.maximum(_LEAST, -(-left // 2)))
         return total
 
     def scan(self) -> None:
