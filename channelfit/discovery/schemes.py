@@ -44,10 +44,8 @@ class Scheme:
     @property
     def code(self) -> int:
         """The edges as bits of a number, which no other scheme of so many states has."""
-        return sum(1 << k for k, pair in enumerate(combinations(range(self.n), 2)) if pair in self)
-
-    def __contains__(self, pair: object) -> bool:
-        return pair in self.edges
+        pairs = enumerate(combinations(range(self.n), 2))
+        return sum(1 << k for k, pair in pairs if pair in self.edges)
 
     @property
     def name(self) -> str:

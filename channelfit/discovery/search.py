@@ -152,7 +152,7 @@ class SchemeTasks:
     def _scanned(
         self, plan: FitPlan, scorer: ChannelScorer, place: int, number: int, given: Arrays
     ) -> Arrays:
-        """Scan and refine for a round known points and new ones; of each the better half goes on."""
+        """Scan and refine known points and new ones; of each the better half goes on."""
         objective, random = self._objective(plan, scorer), self._random(place, number)
         scan, starts = (max(1, n >> number) for n in (self.effort.scan, self.effort.starts))
         drawn = objective.sample(scan, random)
@@ -335,9 +335,9 @@ class Discovery:
     _plans: dict[tuple[int, tuple[str, ...]], FitPlan] = field(default_factory=dict)
 
     @cached_property
-    def places(self) -> dict[tuple[int, int, int, tuple[int, ...]], int]:
+    def places(self) -> dict[Scheme, int]:
         """The place of each scheme."""
-        return {_identity(scheme): k for k, scheme in enumerate(self.tasks.schemes)}
+        return {scheme: k for k, scheme in enumerate(self.tasks.schemes)}
 
     @cached_property
     def n_samples(self) -> int:
@@ -458,11 +458,12 @@ class Discovery:
         scheme = self.tasks.schemes[place]
         smaller = [scheme.without_state(k) for k in range(scheme.n)]
         smaller += [scheme.without_edge(edge) for edge in scheme.edges]
-        parents = []
-        for one in smaller:
-            k = self.places.get(_identity(one[0])) if one is not None else None
-            if one is not None and k in self.fits and not self.fits[k].failure:
-                parents.append((self.fits[k].best, k, one[1]))
+        found = [(self.places.get(one[0]), one[1]) for one in smaller if one is not None]
+        parents = [
+            (self.fits[k].best, k, states)
+            for k, states in found
+            if k in self.fits and not self.fits[k].failure
+        ]
         known = [
             (self.tasks.schemes[k], states, self._values(k))
             for _, k, states in sorted(parents)[:_PARENTS]
@@ -479,10 +480,6 @@ class Discovery:
         plan, fit = self.plan(place), self.fits[place]
         values = plan.space.to_physical(fit.unit[:, :1])[:, 0].tolist()
         return dict(zip((p.name for p in plan.problem.parameters), values, strict=True))
-
-
-def _identity(scheme: Scheme) -> tuple[int, int, int, tuple[int, ...]]:
-    return scheme.n, scheme.n_open, scheme.code, scheme.arm
 
 
 def _fit_of(scheme: Scheme, stage: str, found: Arrays) -> SchemeFit:
