@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -178,31 +179,27 @@ def grid(
     holding: list[float] = []
     sweeps: list[tuple[int, ...]] = []
     steps: list[np.ndarray] = []
-    kinds: list[int] = []
+    kinds: list[np.ndarray] = []
     samples: list[np.ndarray] = []
     outputs = []
-    n_samples = 0
+    n_samples = n_steps = 0
     for protocol, current, weight in zip(protocols, currents, weights, strict=True):
         place = np.full((protocol.n_sweeps, protocol.n_times_max), -1, np.int64)
         if protocol.holding_mV not in holding:
             holding.append(protocol.holding_mV)
-        rest, mesh = holding.index(protocol.holding_mV), _Mesh(protocol.holding_mV, level)
-        for k in range(protocol.n_sweeps):
+        rest = holding.index(protocol.holding_mV)
+        for k, (rows, their_kinds) in enumerate(_meshes(protocol, level)):
             kept, last = _needed(protocol, k, weight)
             if not len(kept) and not protocol.carry_over:
                 continue
-            first = len(kinds)
-            if not protocol.carry_over:
-                mesh = _Mesh(protocol.holding_mV, level)
-            for row, kind in mesh.steps(_pieces(protocol, k)):
-                if row[BEGIN] > last:
-                    break
-                steps.append(row)
-                kinds.append(kind)
+            n_needed = int(np.searchsorted(rows[:, BEGIN], last, side="right"))
+            steps.append(rows[:n_needed])
+            kinds.append(their_kinds[:n_needed])
             place[k, kept] = n_samples + np.arange(len(kept))
             start = -1 if protocol.carry_over and k > 0 else rest
-            sweeps.append((start, first, len(kinds) - first, n_samples, len(kept)))
+            sweeps.append((start, n_steps, n_needed, n_samples, len(kept)))
             n_samples += len(kept)
+            n_steps += n_needed
             columns = [protocol.times_ms[kept]]
             columns.append(np.zeros(len(kept)) if current is None else current[k, kept])
             columns.append(np.zeros(len(kept)) if weight is None else weight[k, kept])
@@ -212,13 +209,28 @@ def grid(
     return ClampGrid(
         np.array(holding),
         np.array(sweeps, np.int64).reshape(-1, 5),
-        np.array(steps).reshape(-1, WIDTH),
-        np.array(kinds, np.int64),
+        np.concatenate(steps) if steps else np.empty((0, WIDTH)),
+        np.concatenate(kinds) if kinds else np.empty(0, np.int64),
         np.ascontiguousarray(table[0]),
         np.ascontiguousarray(table[1]),
         np.ascontiguousarray(table[2]),
         tuple(outputs),
     )
+
+
+@lru_cache(maxsize=8)
+def _meshes(protocol: Protocol, level: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+    """Return the rows of `ClampGrid.steps` of each whole sweep, and the values of their kinds.
+
+    They are kept: scores and traces of several scorers take the same.
+    """
+    mesh, sweeps = _Mesh(protocol.holding_mV, level), []
+    for k in range(protocol.n_sweeps):
+        if not protocol.carry_over:
+            mesh = _Mesh(protocol.holding_mV, level)
+        rows, kinds = zip(*mesh.steps(_pieces(protocol, k)), strict=True)
+        sweeps.append((np.array(rows), np.array(kinds, np.int64)))
+    return tuple(sweeps)
 
 
 def _needed(protocol: Protocol, k: int, weight: np.ndarray | None) -> tuple[np.ndarray, float]:
