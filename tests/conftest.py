@@ -49,6 +49,18 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.dist = "worksteal"
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Compile the kernels that quick tests generate without optimization, in a seventh of the time.
+
+    Slow and integration tests, and those marked `optimized`, take what users have.
+    """
+    from channelfit.scoring.machine import machine_code  # loads NumPy
+
+    full = any(map(item.get_closest_marker, ("slow", "integration", "optimized")))
+    machine_code.generated_level = machine_code.MOST_OPTIMIZED if full else 0
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """One folder for the truths of a session (`truths.py`); workers inherit its name."""
     if "CHANNELFIT_TEST_TRUTHS" in os.environ:

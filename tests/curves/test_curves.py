@@ -29,6 +29,8 @@ from channelfit.search.philox import philox, uniform
 from support.curve_sets import DEFINED, ONE_INPUT, images, noisy, on_cpu, points, twins
 from support.truths import in_turns
 
+pytestmark = pytest.mark.optimized
+
 # --- the truth -----------------------------------------------------------------------------------
 
 

@@ -19,6 +19,8 @@ from channelfit.curves.fitting import CurveProblem, DataSets, Fits
 from channelfit.reading.errors import InputError
 from support.curve_sets import ONE_INPUT, activation, noisy, on_cpu, points
 
+pytestmark = pytest.mark.optimized
+
 
 def told_of(curve: Curve, data: DataSets, **settings: Any) -> tuple[Fits, list[tuple[str, str]]]:
     """Fits on a processor, and the quality and the reason of each."""

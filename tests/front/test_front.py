@@ -86,6 +86,7 @@ def test_a_file_says_it_all_and_the_command_line_finds_the_same(tmp_path):
     assert {n: r["value"] for n, r in there["parameters"].items()} == here.values
 
 
+@pytest.mark.optimized
 @pytest.mark.usefixtures("undrawn")
 def test_two_experiments_and_weights_that_survive_saving(model, protocol, recorded, tmp_path):
     ramp = cf.Protocol.from_segments(
@@ -148,6 +149,7 @@ def test_what_is_refused(change, message, model, protocol, recorded):
 TINY = {"optimizer": {"name": "genetic", "population": 10}, "stop": {"generations": 1}}
 
 
+@pytest.mark.optimized
 @pytest.mark.usefixtures("undrawn")
 def test_clamp_and_filter_of_an_experiment_are_fitted_and_saved(
     model, protocol, recorded, tmp_path

@@ -96,6 +96,7 @@ def test_the_network_is_a_network():
         np.testing.assert_allclose(problem.cost(p[:, k : k + 1])[0], error, rtol=1e-12)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     ("name", "dtype"),
     slow_but(

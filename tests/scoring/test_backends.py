@@ -64,6 +64,7 @@ ON_A_GPU = [
 ]
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     ("backend", "name", "dtype"), [*slow_but(QUICK, EVERY), *ON_A_GPU], indirect=["backend"]
 )
@@ -159,6 +160,7 @@ def ladder(inactivates: bool, many: int = MANY) -> ChannelModel:
     return build_model({**document, **({"gates": gate} if inactivates else {})}, None)
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     ("inactivates", "dtype"),
     slow_but([(True, "float64")], [(True, "float64"), (False, "float32")]),
@@ -301,6 +303,7 @@ def test_a_bad_candidate_leaves_its_neighbors_alone(backend: str, dtype: str) ->
         assert np.isnan(b[..., list(failed)]).all()
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     ("name", "dtype"),
     slow_but(

@@ -72,6 +72,7 @@ def problem_of(model: ChannelModel, *protocols: Protocol) -> Problem:
 # --- the cpu backend against the reference --------------------------------------------------------
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize("name", MODELS)
 def test_cost_and_derivatives_are_those_of_the_reference(name: str) -> None:
     names = ("steps", "off the grid", "recorded", "carry over", "one sample")

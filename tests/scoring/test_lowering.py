@@ -30,6 +30,8 @@ from support.places import MODELS
 from support.schemes import recording_of
 from support.truths import slow_but
 
+pytestmark = pytest.mark.optimized
+
 MODELS = sorted(MODELS.glob("*.yaml"))
 HEAD = "import numpy as np\nfrom math import floor, log, sqrt\n\n\n"
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)

@@ -221,6 +221,7 @@ def test_long_ways_around_are_refused():
             make_scorer(problem, "cpu", path="moments")
 
 
+@pytest.mark.optimized
 @pytest.mark.parametrize(
     ("backend", "name"),
     by_backend(["na_markov"], [], MOMENT_MODELS),

@@ -94,6 +94,7 @@ fit:
 """
 
 
+@pytest.mark.optimized
 @needs_data
 @pytest.mark.parametrize("seed", slow_but([0], [0, 2]))
 def test_seeds_arrive_at_the_same_fit_of_a_cell_that_leaves_much_open(tmp_path, seed):

@@ -83,7 +83,7 @@ def host_program(text: str) -> HostProgram:
     if not kernels:
         raise CompileError("the text has no __global__ function")
     source = _host_source(text, kernels)
-    flags = (*FLAGS, "-O1" if _OPERATOR.search(text) else "-O0")
+    flags = (*FLAGS, "-Og" if _OPERATOR.search(text) else "-O0")
     header = _precompiled_header(compiler, flags)
     library = header.parent / f"{_hash(source)}.so"
     if not library.exists():

@@ -71,6 +71,9 @@ _IMPORT = re.compile(
     re.MULTILINE,
 )
 _lock = threading.RLock()
+#: LLVM's highest level of optimization, and that of texts generated from now on, which tests lower.
+MOST_OPTIMIZED = 3
+generated_level = MOST_OPTIMIZED
 
 
 class Kernel:
@@ -82,6 +85,8 @@ class Kernel:
         checked: whether indices are checked; an IndexError then names the line of a stray one.
         packed: whether LLVM looks for statements of one iteration that vector instructions can do
             together (SLP). Long texts over lanes have none, and may compile twice as fast without.
+        level: of LLVM's optimization, 0 to `MOST_OPTIMIZED`; 0 compiles seven times as fast, runs
+            more slowly, and joins no product to a sum.
 
     Arrays have to be in rows (C order) and of one of six types of numbers; they are not copied.
     Raises TypeError for anything else, MemoryError where there is no room for scratch.
@@ -98,8 +103,9 @@ class Kernel:
         contract: bool = True,
         checked: bool = False,
         packed: bool = True,
+        level: int = MOST_OPTIMIZED,
     ) -> None:
-        self.source, self.name = source, name
+        self.source, self.name, self.level = source, name, level
         self.contract, self.checked, self.packed = contract, checked, packed
         self._made: dict[tuple[Any, ...], _Compiled] = {}
 
@@ -233,12 +239,18 @@ class _Compiled:
         raise IndexError(f"a stray index in line {code - 1} of a text that {self.kernel!r} uses")
 
 
-@cache
 def generated(
     text: str, name: str, contract: bool = True, checked: bool = False, packed: bool = True
 ) -> Kernel:
     """Return a kernel of a generated text; see `Kernel` for the arguments."""
-    return Kernel(_generated(text), name, contract, checked, packed)
+    return _kernel(text, name, contract, checked, packed, generated_level)
+
+
+@cache
+def _kernel(
+    text: str, name: str, contract: bool, checked: bool, packed: bool, level: int
+) -> Kernel:
+    return Kernel(_generated(text), name, contract, checked, packed, level)
 
 
 @cache
@@ -268,6 +280,7 @@ class _Own(Kernel):
     def __init__(self, module: str, name: str, function: Callable[..., Any]) -> None:
         self.module, self.name, self.python = module, name, function
         self.contract, self.checked, self.packed, self.unrolled = True, False, True, True
+        self.level = MOST_OPTIMIZED
         self._made = {}
         self.__doc__ = function.__doc__
 
@@ -315,7 +328,7 @@ _libraries: list[Any] = []
 
 def _compiled(kernel: Kernel, types: tuple[Type, ...]) -> bytes:
     """Return an object file, preceded by the facts needed to use it."""
-    machine = _machine()
+    machine = _machine(kernel.level)
     module, lowered = _optimized(kernel, types, machine)
     results = ["f64" if t.element == "f32" else t.element for t in lowered.result]
     facts = json.dumps({"symbol": lowered.symbol, "results": results}).encode()
@@ -329,8 +342,8 @@ def _optimized(kernel: Kernel, types: tuple[Type, ...], machine: Any) -> tuple[A
     ).lowered()
     head = f'target triple = "{machine.triple}"\ntarget datalayout = "{machine.target_data}"\n'
     module = llvm.parse_assembly(head + lowered.text)
-    options = llvm.create_pipeline_tuning_options(speed_level=3)
-    options.loop_vectorization, options.slp_vectorization = True, kernel.packed
+    options = llvm.create_pipeline_tuning_options(speed_level=kernel.level)
+    options.loop_vectorization, options.slp_vectorization = bool(kernel.level), kernel.packed
     options.loop_unrolling, options.loop_interleaving = kernel.unrolled, not kernel.plainly
     passes = llvm.create_pass_builder(machine, options)
     passes.getModulePassManager().run(module, passes)
@@ -347,6 +360,7 @@ def _key(kernel: Kernel, types: tuple[Type, ...]) -> str:
         str(kernel.checked),
         str(kernel.plainly),
         str(kernel.unrolled),
+        str(kernel.level),
         str(kernel.packed),
         *_processor(),
         llvmlite.__version__,
@@ -418,12 +432,12 @@ def _c_library() -> list[Any]:
     return libraries
 
 
-def _machine() -> Any:
+def _machine(level: int = MOST_OPTIMIZED) -> Any:
     """Return LLVM's compiler for this processor."""
     triple, cpu, features = _processor()
     target = llvm.Target.from_triple(triple)
     return target.create_target_machine(
-        cpu=cpu, features=features, opt=3, reloc="pic", codemodel="small"
+        cpu=cpu, features=features, opt=level, reloc="pic", codemodel="small"
     )
 
 
