@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import tempfile
@@ -47,6 +48,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     """With -n each process takes tests in their order, so that those of a file share fixtures."""
     if config.getoption("numprocesses", None) and config.getoption("dist") == "no":
         config.option.dist = "worksteal"
+
+
+def pytest_collection_finish() -> None:
+    """Spare the search for garbage the modules and tests that live to the end."""
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

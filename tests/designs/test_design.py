@@ -21,6 +21,7 @@ from channelfit.model.model_file import build_model, load_model
 from channelfit.reading.errors import InputError
 from channelfit.reading.formats.syncropatch import eph_text
 from support.json_output import run
+from support.truths import in_turns
 
 LIMITS = Limits(-120.0, 60.0, -80.0, 400.0, 10.0, 0.0, 0.05)
 
@@ -120,8 +121,9 @@ ARGUMENTS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["herg_beattie", "model_b"])
+@pytest.mark.parametrize(
+    ("kind", "name"), in_turns(len(KINDS), list(KINDS), ["herg_beattie", "model_b"])
+)
 def test_gradients_are_those_of_differences(kind, name):
     """Of steps, ramps and sines along random directions, with a mask; mean and worst member."""
     model = load_model(f"models/{name}.yaml")

@@ -402,7 +402,6 @@ def test_x_over_its_exponential_less_one_is_accurate_everywhere() -> None:
         assert bernoulli_slope(x) == pytest.approx(float(slope), rel=4e-15), x
 
 
-@pytest.mark.optimized
 def test_curvature_is_that_of_the_currents() -> None:
     problem = with_all("na_hh", STEPS, FOUR_POLES)
     scorer, values = ClampScorer(problem), problem.model.values()
