@@ -260,7 +260,7 @@ def found_by(discovery: Discovery, best: Sequence[int]) -> Found:
             tasks.models.plan.file,
         )
     names = [tasks.schemes[k].name for k in best]
-    plans = [discovery.plan(k).with_values(discovery.values[k]) for k in best]
+    plans = [discovery.plan(k).with_values(np.asarray(discovery.fits[k].values)) for k in best]
     compared = [
         scored_fit(plan, name, tasks.backend, as_is=True)
         for plan, name in zip(plans, names, strict=True)

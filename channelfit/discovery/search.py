@@ -72,6 +72,7 @@ class SchemeFit:
         agreement: of independent starts, as `Agreement.as_plain`; None unless it was fitted fully.
         undetermined: parameters that the data do not determine, in sentences; None likewise.
         still: names of the parameters z that were left out.
+        values: (n_parameters,) of a scheme that was fitted fully, base units.
     """
 
     scheme: Scheme
@@ -83,6 +84,7 @@ class SchemeFit:
     agreement: Mapping[str, Any] | None = None
     undetermined: tuple[str, ...] | None = None
     still: tuple[str, ...] = ()
+    values: np.ndarray | None = None
 
     @property
     def best(self) -> float:
@@ -323,7 +325,6 @@ class Discovery:
 
     Attributes:
         fits: by place of the scheme.
-        values: of the schemes that were fitted fully, by place: (n_parameters,), base units.
     """
 
     tasks: SchemeTasks
@@ -331,7 +332,6 @@ class Discovery:
     store: ResultStore | None = None
     on_done: Callable[[Key, SchemeFit], object] = lambda key, fit: None
     fits: dict[int, SchemeFit] = field(default_factory=dict)
-    values: dict[int, np.ndarray] = field(default_factory=dict)
     _plans: dict[tuple[int, tuple[str, ...]], FitPlan] = field(default_factory=dict)
 
     @cached_property
@@ -398,7 +398,7 @@ class Discovery:
         lowest = max(self.fits[best[0]].best, self.floor) if best else 0.0
         best = [k for k in best if self.fits[k].best <= _HOPELESS * lowest]
         self._round("fit", {("fit", k, 0): {"unit": self.fits[k].unit} for k in sorted(best)})
-        return [k for k in self.ranked() if k in self.values]
+        return [k for k in self.ranked() if self.fits[k].values is not None]
 
     def compare(self, best: Sequence[int]) -> dict[tuple[int, int], float]:
         """Fit each of some schemes to the currents of each other one.
@@ -412,7 +412,7 @@ class Discovery:
                 still = json.dumps([self.fits[one].still for one in (k, j)]).encode()
                 keys["currents", k, j] = {
                     "unit": self.fits[k].unit,
-                    "values": self.values[j],
+                    "values": np.asarray(self.fits[j].values),
                     "still": np.frombuffer(still, np.uint8),
                 }
         found = self._computed(keys)
@@ -438,13 +438,12 @@ class Discovery:
         for key, found in self._computed(keys).items():
             place = int(key[1])
             new, before = _fit_of(self.tasks.schemes[place], stage, found), self.fits.get(place)
-            if stage == "fit" and not new.failure:
-                self.values[place] = np.array(decoded_json(found, "facts")["values"])
-                if before is not None:  # other starts, from which currents of others are fitted
-                    space = self.plan(place).space
-                    names = [space.parameters[k].name for k in space.free]
-                    kept = before.unit[[name not in new.still for name in names]]
-                    new = replace(new, unit=np.concatenate([new.unit, kept], axis=1))
+            if stage == "fit" and before is not None and not new.failure:
+                # other starts, from which currents of others are fitted
+                space = self.plan(place).space
+                names = [space.parameters[k].name for k in space.free]
+                kept = before.unit[[name not in new.still for name in names]]
+                new = replace(new, unit=np.concatenate([new.unit, kept], axis=1))
             if before is None or not new.failure:
                 self.fits[place] = new
 
@@ -496,4 +495,5 @@ def _fit_of(scheme: Scheme, stage: str, found: Arrays) -> SchemeFit:
         facts.get("agreement"),
         None if undetermined is None else tuple(undetermined),
         tuple(facts.get("still", ())),
+        np.array(facts["values"]) if "values" in facts else None,
     )
