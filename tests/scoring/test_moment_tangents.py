@@ -321,10 +321,13 @@ def test_derivatives_on_a_gpu_are_exact(n, device):
 
 
 def test_runs_of_any_length_on_a_gpu(device):
+    """One of the candidates never opens, so that rounding spoils its derivatives."""
     problem = problem_of(line(6), stairs([1, 2, 59, 60, 61, 700]))
-    error, doubted = compared_on_a_gpu(problem, candidates(problem.model, 3, seed=1))
+    parameters = candidates(problem.model, 3, seed=1)
+    parameters[9, 2] = 1e-60
+    error, doubted = compared_on_a_gpu(problem, parameters)
     assert error < 1e-9
-    assert doubted < 1
+    assert doubted == pytest.approx(1 / 3)
 
 
 def test_any_rates_on_a_gpu(device):
@@ -370,7 +373,8 @@ def test_no_result_on_a_gpu_depends_on_its_company(device):
     parameters[2, 3] = np.nan
     asarray, tangents = gpu.cupy().asarray, variant_of(problem, None, 1).tangents
     together = on_host(tangents.linearize(asarray(parameters)))
-    assert set(together.status.tolist()) == {NOT_FINITE, NEGATIVE_RATE, OK, UNRESOLVED}
+    expected = OK, UNRESOLVED, NEGATIVE_RATE, NOT_FINITE, OK, OK, OK
+    assert tuple(together.status) == expected
     for k in range(7):
         alone = on_host(tangents.linearize(asarray(np.ascontiguousarray(parameters[:, k : k + 1]))))
         for one, all_ in zip(vars(alone).values(), vars(together).values(), strict=True):
