@@ -324,21 +324,25 @@ def level_of(scorer: ClampScorer, values: np.ndarray) -> int:
 def test_derivatives_are_those_of_the_discrete_steps(
     name: str, protocol: Protocol, low_pass: LowPass | None
 ) -> None:
+    """On the mesh that is taken, and on the first whose steps do not rest on past states."""
     problem = with_all(channel_named(name), protocol, low_pass)
     scorer, values = ClampScorer(problem), 1.03 * problem.model.values()
     local, score = scorer.linearize(values[:, None]), scorer.score(values[:, None])
     assert local.status[0] == OK
     assert local.cost[0] == pytest.approx(score.cost[0], rel=1e-12)
-    length = np.sqrt(2 * local.cost[0] * np.diag(local.hessian[..., 0]))
-    level = level_of(scorer, values[:, None])
-    errors = []
-    for step in (1e-3, 1e-4, 1e-5):
-        ahead, behind = (values[:, None] + np.diag(s * step * np.abs(values)) for s in (1, -1))
-        cost = scorer._run(False, np.concatenate([ahead, behind], axis=1), level, False)[0].cost
-        slope = (cost[: len(values)] - cost[len(values) :]) / (2 * step * np.abs(values))
-        errors.append(np.abs(slope - local.gradient[:, 0]) / length)
-    worst = dict(zip(problem.model.parameter_names, np.min(errors, axis=0), strict=True))
-    assert max(worst.values()) < 3e-6, worst  # of that, rounding errors of the costs are 1e-6
+    one_step = next(k for k, fineness in enumerate(LEVELS) if not fineness.rests)
+    for level in {level_of(scorer, values[:, None]), one_step}:
+        local = scorer._run(True, values[:, None], level, False)[0]
+        length = np.sqrt(2 * local.cost[0] * np.diag(local.hessian[..., 0]))
+        errors = []
+        for step in (1e-3, 1e-4, 1e-5):
+            ahead, behind = (values[:, None] + np.diag(s * step * np.abs(values)) for s in (1, -1))
+            both = np.concatenate([ahead, behind], axis=1)
+            cost = scorer._run(False, both, level, False)[0].cost
+            slope = (cost[: len(values)] - cost[len(values) :]) / (2 * step * np.abs(values))
+            errors.append(np.abs(slope - local.gradient[:, 0]) / length)
+        worst = dict(zip(problem.model.parameter_names, np.min(errors, axis=0), strict=True))
+        assert max(worst.values()) < 3e-6, worst  # of that, rounding errors of the costs are 1e-6
 
 
 def of_several_terms() -> ChannelModel:
