@@ -17,7 +17,7 @@ from channelfit.discovery.search import NEAR_BIC, Discovery
 from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
-from channelfit.results.comparison import ComparedFit, scored_fit
+from channelfit.results.comparison import ComparedFit, remarks, scored_fit
 from channelfit.results.files import SUMMARY, make_folder
 from channelfit.results.identity import file_hashes
 from channelfit.results.run_state import json_text
@@ -38,6 +38,8 @@ COLUMNS = (
 EQUIVALENT = 1e-4
 #: Likelihood ratios, 2 ln L, below which one recording of these cannot tell two schemes apart.
 _SEEN = 4.0
+#: The share of its range from which a parameter is at an end of it.
+_END = 1e-6
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,24 @@ class Found:
         ]
         if doubtful:
             found.append(f"Starts do not agree for {', '.join(doubtful)}: more `starts` may help.")
+        found += self._ended()
+        found += [f"{text[0].upper()}{text[1:]}." for text in remarks(self.compared)]
+        return found
+
+    def _ended(self) -> list[str]:
+        """Return which parameters of the schemes near the best one are at an end of their range."""
+        found = []
+        for k in self.near:
+            one = self.compared[self.best.index(k)]
+            space = one.fit.space
+            unit = space.to_unit(one.values[:, None])[:, 0]
+            at_end = np.minimum(unit, 1 - unit) < _END
+            names = [space.parameters[space.free[row]].name for row in np.flatnonzero(at_end)]
+            if names:
+                found.append(
+                    f"{one.label}: {', '.join(names)} at an end of its range, beyond which the "
+                    "misfit may be less."
+                )
         return found
 
     def differences(self) -> list[dict[str, Any]]:

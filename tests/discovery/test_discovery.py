@@ -325,7 +325,17 @@ def test_schemes_with_the_same_currents_are_said_to_have_them(plan: FitPlan) -> 
     costs = [discovery.fits[k].best for k in found.best]
     assert costs[0] == pytest.approx(costs[1], rel=1e-3)
     assert found.equivalent() == [tuple(tasks.schemes[k].name for k in found.near)]
-    assert "have the same currents" in " ".join(found.conclusions())
+    said = " ".join(found.conclusions())
+    assert "have the same currents" in said
+    assert "those of the best fit are correlated, up to" in said  # as `compare` says
+    assert "at an end of its range" not in said
+    first = found.compared[0]
+    names = [p.name for p in first.fit.problem.parameters]
+    ends = {p.name: p.upper for p in first.fit.problem.parameters}
+    values = first.values.copy()
+    values[names.index("a_O_C1")] = ends["a_O_C1"]
+    pushed = replace(found, compared=(replace(first, values=values), *found.compared[1:]))
+    assert f"{first.label}: a_O_C1 at an end of its range" in " ".join(pushed.conclusions())
 
 
 def test_rates_that_do_not_depend_on_the_voltage_are_found(place: Path, tmp_path: Path) -> None:
