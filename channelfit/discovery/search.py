@@ -371,13 +371,24 @@ class Discovery:
         groups = groupby(range(len(schemes)), key=lambda k: (schemes[k].n, len(schemes[k].edges)))
         return [list(level) for _, level in groups]
 
+    def survivors(self, here: Sequence[int], n: int) -> int:
+        """Return how many of n schemes go on to the next round of their level.
+
+        Those without a cycle all do: all others contain them, but they begin near few solutions
+        and are slow to show what they can be.
+        """
+        cycles = self.tasks.schemes[here[0]].cycles
+        return n if not cycles else min(n, max(_LEAST, -(-n // 2)))
+
     @property
     def n_scans(self) -> int:
         """How many tasks `scan` has, where no scheme fails."""
-        total, left = 0, np.array([len(level) for level in self.levels()])
-        for _ in _ITERATIONS:
-            total += int(left.sum())
-            left = np.minimum(left, np.maximum(_LEAST, -(-left // 2)))
+        total = 0
+        for level in self.levels():
+            n = len(level)
+            for _ in _ITERATIONS:
+                total += n
+                n = self.survivors(level, n)
         return total
 
     def scan(self) -> None:
@@ -385,12 +396,13 @@ class Discovery:
         for level in self.levels():
             self.scan_level(level)
 
-    def scan_level(self, here: Sequence[int]) -> None:
+    def scan_level(self, level: Sequence[int]) -> None:
         """Fit the schemes of these places a little, and the best of them more."""
+        here = list(level)
         for number in range(len(_ITERATIONS)):
             self._round("scan", {("scan", k, number): self._known(k, number) for k in here})
             good = sorted((k for k in here if not self.fits[k].failure), key=self.bic)
-            here = sorted(good[: max(_LEAST, -(-len(here) // 2))])
+            here = sorted(good[: self.survivors(level, len(here))])
 
     def fit(self) -> list[int]:
         """Fit the best schemes fully, and return the places of those that could be."""
