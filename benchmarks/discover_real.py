@@ -13,7 +13,9 @@ less than the published range. --every scores each so many-th sample (the sampli
 For every number of states: how many schemes there are, how many could not be fitted, how many are
 within 6 of the best by BIC, of that number and of all, how many pairs are equivalent, and of the
 best scheme its misfit, its error on what was held out, and how many starts agreed. Equivalence is
-tested among the schemes that are within 6 of the best of all, as `discover` does.
+tested among the schemes that are within 6 of the best of all, as `discover` does. A scheme can have
+every current of those that it contains, so one that fits worse than such a scheme (its cost by
+0.1 % or more) shows a search that ended too early; these are counted, too.
 
 Results are written after every cell. Seconds are those of the processor, of this process alone.
 """
@@ -34,12 +36,13 @@ from typing import Any
 from report import Row, as_script, finish
 
 import channelfit as cf
+from channelfit.discovery.schemes import Scheme, Space
 from channelfit.discovery.search import NEAR_BIC
 from channelfit.reading.documents import read_yaml
 
 ROOT = Path(__file__).parents[1]
 FITS = ROOT / "models" / "fits"
-CONDUCTANCE = [5, 700]
+CONDUCTANCE, WORSE = [5, 700], 1.001
 AP = {
     "protocol": "../../protocols/herg_ap.yaml",
     "recording": {
@@ -74,12 +77,31 @@ def fit_file(cell: str, every: int, folder: Path) -> Path:
     return file
 
 
+def parts_of(scheme: Scheme) -> set[str]:
+    """Return the names of the schemes that one becomes without a state or a transition."""
+    smaller = [scheme.without_state(k) for k in range(scheme.n)]
+    smaller += [scheme.without_edge(edge) for edge in scheme.edges]
+    return {one[0].name for one in smaller if one is not None}
+
+
+def too_high(table: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Return the names of the schemes that fit worse than one that they contain."""
+    cost = {row["scheme"]: row["cost"] for row in table if not row["failure"]}
+    sizes = [row["states"] for row in table]
+    return {
+        scheme.name
+        for scheme in Space((min(sizes), max(sizes))).schemes
+        if scheme.name in cost
+        and any(cost[scheme.name] > WORSE * cost[part] for part in parts_of(scheme) & cost.keys())
+    }
+
+
 def by_states(cell: str, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each number of states."""
     table = sorted(summary["table"], key=lambda row: row["states"])
     size = {row["scheme"]: row["states"] for row in table}
     pairs = [max(size[a], size[b]) for a, b in summary["equivalent"]]
-    found = []
+    worse, found = too_high(table), []
     for states, group in groupby(table, key=lambda row: row["states"]):
         rows = list(group)
         good = sorted((r for r in rows if not r["failure"]), key=lambda r: r["bic_difference"])
@@ -97,6 +119,7 @@ def by_states(cell: str, summary: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "near_of_size": sum(x - above[0] <= NEAR_BIC for x in above),
                 "near_of_all": sum(x <= NEAR_BIC for x in above),
                 "equivalent": pairs.count(states),
+                "worse_than_a_part": sum(r["scheme"] in worse for r in rows),
                 **{key: best.get(key) for key in kept},
             }
         )
@@ -118,7 +141,8 @@ def rows_of(series: Sequence[Mapping[str, Any]], seconds: Mapping[str, float]) -
             note = (
                 f"{one['schemes']} schemes, {one['failed']} failed; within {NEAR_BIC:g} of the "
                 f"best of this size {one['near_of_size']}, of all {one['near_of_all']}; "
-                f"{one['equivalent']} pairs equivalent; best {one['scheme']} ({one['graph']})"
+                f"{one['equivalent']} pairs equivalent; {one['worse_than_a_part']} fit worse than "
+                f"a scheme that they contain; best {one['scheme']} ({one['graph']})"
             )
             rows.append(Row(f"{title}, best, RMS", one["rms_pA"], "pA", note=note))
             if held_out is not None:
