@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
 
 from channelfit.discovery.results import COLUMNS, Found
 from channelfit.discovery.search import NEAR_BIC
@@ -36,7 +37,7 @@ def discovery_page(found: Found, summary: Mapping[str, Any]) -> str:
             "name": one.label,
             "graph": one.fit.description,
             "svg": scheme_svg(scheme_of(one.fit.problem.model), f"scheme{k}"),
-            "bic": short(rows[one.label]["bic_difference"], 3),
+            "bic": f"{rows[one.label]['bic_difference']:,.1f}",
             "values": [
                 (p.name, short(float(value)), p.unit)
                 for p, value in zip(one.fit.problem.parameters, one.values, strict=True)
@@ -92,6 +93,8 @@ def front_figure(found: Found) -> Figure:
         for point in least:
             axes.annotate(names[point], point, xytext=(4, 4), textcoords="offset points", size=7)
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())  # 100 and 60 rather than powers of ten
+        axes.yaxis.set_minor_formatter(LogFormatter())
         axes.set_xlabel("free parameters")
         axes.set_ylabel("RMS of the residuals, pA")
         axes.legend()
