@@ -401,7 +401,27 @@ def statements() -> list[Statement]:
         *on_a_cable(),
         *on_a_cable_of_a_gpu(),
         *on_a_faulty_plate(),
+        *schemes_of_real_cells(),
     ]
+
+
+def schemes_of_real_cells() -> Iterator[Statement]:
+    """Schemes of each size on recordings of real cells: how many they tell apart."""
+    name = "discover_real"
+    for one in json.loads((RESULTS / f"{name}.json").read_text())["series"]["by_states"]:
+        held_out = "-" if one["held_out_pA"] is None else f"{one['held_out_pA']:.1f}"
+        agreed = "-" if one["starts"] is None else f"{one['starts_agreed']} of {one['starts']}"
+        counts = ("schemes", "failed", "near_of_size", "near_of_all", "equivalent")
+        cells = [
+            *(one[key] for key in ("states", *counts, "worse_than_a_part")),
+            f"{one['scheme']}, {one['graph']}",
+            one["parameters"],
+            f"{one['rms_pA']:.1f}",
+            f"{one['cost']:.1f}",
+            agreed,
+            held_out,
+        ]
+        yield name, f"| {one['cell'].replace('_', ' ')} | {' | '.join(map(str, cells))} |"
 
 
 def on_a_faulty_plate() -> Iterator[Statement]:
