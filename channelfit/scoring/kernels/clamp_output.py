@@ -56,12 +56,13 @@ class ClampOutput(ClampStages):
         name, h = ("polynomial", "polynomials")[array == "d"], self.s(LENGTH)
         with t.function(name, "The current in a step, a polynomial of degree five."):
             t.let("h", h)
+            t.let("per", "1.0/h")
             t.let("r", self.s(PAST))
             t.let("steep", f"2.0*r*(1.0 + r)*(1.0 + 2.0*r)*{self.s(PER_PAST)}")
             i, q = (self._through(n, row, at) for n, row in (("i", 0), ("q", 2)))
-            t.put(at("poly", 0), f"{i[0]} + {q[1]}/h")
+            t.put(at("poly", 0), f"{i[0]} + {q[1]}*per")
             for k in range(1, N_POLY):
-                charging = f" + {k + 1}.0*{q[k + 1]}/h" if k + 1 < N_POLY else ""
+                charging = f" + {k + 1}.0*{q[k + 1]}*per" if k + 1 < N_POLY else ""
                 t.put(at("poly", k), f"{i[k]}{charging}")
         i1, j1, q1, w1 = (at("observed", row) for row in range(4))
         with t.function(f"{name}Behind", "The current in the step after a jump, a straight line."):

@@ -224,19 +224,18 @@ class ClampStages(ClampRates):
         """Store the state at the end of the step, and its derivative by time."""
         t = self.t
         t.let("per", f"1.0/{self.s(LENGTH)}")
-        self._shift(at)
         for n in range(self.n_y):
+            self._shift(at, n)
             last = at("k", 5 * self.n_y + n)
             before = self._sum(C[5], at, n)
             t.put(at("y", n), f"{at('ys', n)} + {last}")
             t.put(at("rate", n), f"({1 / GAMMA!r}*{last} - {before})*per")
 
-    def _shift(self, at: Callable[[str, int], str]) -> None:
-        """Store the state as the newest of the past ones."""
-        for n in range(self.n_y):
-            for j in range(ORDER - 1, 0, -1):
-                self.t.put(at("past", j * self.n_y + n), at("past", (j - 1) * self.n_y + n))
-            self.t.put(at("past", n), at("y", n))
+    def _shift(self, at: Callable[[str, int], str], n: int) -> None:
+        """Store row n of the state as the newest of the past ones."""
+        for j in range(ORDER - 1, 0, -1):
+            self.t.put(at("past", j * self.n_y + n), at("past", (j - 1) * self.n_y + n))
+        self.t.put(at("past", n), at("y", n))
 
     def _predict(self) -> None:
         """Write predict, the state ahead by extrapolation, and arrive, that after correction."""
@@ -244,11 +243,10 @@ class ClampStages(ClampRates):
         kinds = (("", self.a), ("By", self.d))[: 1 + bool(self.free)]
         for end, at in kinds:
             with t.function(f"predict{end}", "The state ahead, by extrapolation."):
-                for n in range(self.n_y):
+                for n in range(self.n_y):  # row by row: all at once they would fill the registers
                     for j in range(ORDER):
                         t.let(f"d{n}_{j}", f"{at('past', j * self.n_y + n)} - {at('y', n)}")
-                self._shift(at)
-                for n in range(self.n_y):
+                    self._shift(at, n)
                     ahead, push = (
                         " + ".join(f"{self.s(column + j)}*d{n}_{j}" for j in range(ORDER))
                         for column in (AHEAD, PUSH)
