@@ -75,7 +75,6 @@ def _namespace(text: str, compiled: Any, primitives: dict[str, Any]) -> dict[str
 _PRIMITIVES = {
     "bits_of": lambda x: struct.unpack("<q", struct.pack("<d", x))[0],
     "from_bits": lambda word: struct.unpack("<d", struct.pack("<Q", word & (2**64 - 1)))[0],
-    "power_of_two": lambda n: 2.0**n,
     "upper_product": lambda a, b: int(a) * int(b) >> 32,
     "lower_product": lambda a, b: int(a) * int(b) & 0xFFFFFFFF,
 }
@@ -98,14 +97,6 @@ def _numba_primitives() -> dict[str, Any]:
         return types.float64(types.int64), lambda c, b, s, args: b.bitcast(args[0], double)
 
     @intrinsic
-    def power_of_two(typingctx: Any, n: Any) -> Any:
-        def build(context: Any, b: Any, signature: Any, args: Any) -> Any:
-            bits = b.shl(b.add(b.fptosi(args[0], word), word(1023)), word(52))
-            return b.bitcast(bits, double)
-
-        return types.float64(types.float64), build
-
-    @intrinsic
     def upper_product(typingctx: Any, x: Any, y: Any) -> Any:
         def build(context: Any, b: Any, signature: Any, args: Any) -> Any:
             return b.lshr(b.mul(*args), word(32))
@@ -122,7 +113,6 @@ def _numba_primitives() -> dict[str, Any]:
     return {
         "bits_of": bits_of,
         "from_bits": from_bits,
-        "power_of_two": power_of_two,
         "upper_product": upper_product,
         "lower_product": lower_product,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from math import factorial, floor, sqrt
+from math import factorial, sqrt
 from typing import Any, TypeVar
 
 _LOG2E = 1.4426950408889634
@@ -21,7 +21,7 @@ _EXPREL = tuple(1.0 / factorial(k + 1) for k in range(14))
 EXPREL_SLOPE = tuple(1.0 / (factorial(k) * (k + 2)) for k in range(20))
 #: The even part of x/(e**x - 1), the odd one being -x/2: a series of x**2, from the constant up.
 BERNOULLI = (1.0, 1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)
-_MOST = 709.782712893384  # log of the largest number
+_BEYOND = 709.9  # a little more than the log of the largest number: 709.78
 _ROUNDED = 1.5 * 2.0**52
 _POSITIVE = 2**63 - 1
 _ALL_BITS = 2**64 - 1
@@ -49,11 +49,6 @@ def from_bits(word: int) -> float:
     Bits beyond the lowest 64 are lost, as they are in a register.
     """
     return float(struct.unpack("<d", struct.pack("<Q", word & _ALL_BITS))[0])
-
-
-def power_of_two(n: float) -> float:
-    """Return 2**n for a whole number -1022 <= n <= 1023."""
-    return float(2.0**n)
 
 
 def upper_product(a: int, b: int) -> int:
@@ -86,16 +81,17 @@ unrolled = range
 @inline
 def exp(x: float) -> float:
     """Return e**x: 0 below -708, inf above 709.78, NaN stays NaN (Cody and Waite's reduction)."""
-    y = min(max(x, -708.0), _MOST)
-    n = floor(y * _LOG2E + 0.5)
+    y = min(max(x, -708.0), _BEYOND)
+    # Adding 1.5 * 2**52 rounds to a whole number that stands in the last bits: converting it any
+    # other way would need instructions that not every processor has for vectors.
+    shifted = y * _LOG2E + _ROUNDED
+    n = shifted - _ROUNDED
     r = (y - n * _LN2_HIGH) - n * _LN2_LOW
     p = _EXP[13]
     for k in unrolled(12, -1, -1):
         p = p * r + _EXP[k]
-    e = p * power_of_two(n - 1.0) * 2.0  # 2**1024 itself is no number
-    e = 0.0 if x < -708.0 else e
-    e = float("inf") if x > _MOST else e
-    return e if x == x else x
+    half = from_bits((bits_of(shifted) + 1022) << 52)  # 2**1024 itself is no number
+    return 0.0 if x < -708.0 else p * half * 2.0
 
 
 @inline
@@ -153,8 +149,6 @@ def tanh(x: float) -> float:
 def decay(x: float) -> float:
     """Return 1 - e**-x for x >= 0 to 2 ulp, small x without cancellation; from 64 on it is 1."""
     y = min(x, 64.0)
-    # Adding 1.5 * 2**52 rounds to a whole number that stands in the last bits: converting it any
-    # other way would need instructions that not every processor has for vectors.
     shifted = _ROUNDED - y * _LOG2E
     n = shifted - _ROUNDED
     r = (-y - n * _LN2_HIGH) - n * _LN2_LOW

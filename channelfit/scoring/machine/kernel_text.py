@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 #: Functions of `kernel_math` that are an instruction or two each.
-PRIMITIVES = ("bits_of", "from_bits", "power_of_two", "upper_product", "lower_product")
+PRIMITIVES = ("bits_of", "from_bits", "upper_product", "lower_product")
 LLVM = {"f64": "double", "f32": "float", "i64": "i64", "i32": "i32", "i8": "i8", "b1": "i1"}
 FLOATS = ("f64", "f32")
 DTYPES = {

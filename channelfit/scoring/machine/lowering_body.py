@@ -283,10 +283,6 @@ class FunctionBody:
             return Value(I64, self.let(f"bitcast double {self.to(values[0], F64).ref} to i64"))
         if name == "from_bits":
             return Value(F64, self.let(f"bitcast i64 {self.whole(values[0])} to double"))
-        if name == "power_of_two":
-            n = self.let(f"fptosi double {self.to(values[0], F64).ref} to i64")
-            bits = self.let(f"shl i64 {self.let(f'add i64 {n}, 1023')}, 52")
-            return Value(F64, self.let(f"bitcast i64 {bits} to double"))
         if name in ("upper_product", "lower_product"):
             product = self.let(f"mul i64 {self.whole(values[0])}, {self.whole(values[1])}")
             half = f"lshr i64 {product}, 32" if name[0] == "u" else f"and i64 {product}, 4294967295"
