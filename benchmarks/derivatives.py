@@ -9,7 +9,8 @@ against a noisy recording as `hybrid` does, from a new scorer on: tables are par
 compilation is not. On a CPU the time is that of one core, the least of some; on a GPU the device's
 own median for linearizations whose parameters and results stay there, and for least squares what
 passes. There moments are taken although other candidates may be too fast for them: the note says
-how many are in doubt and linearized again, and what `auto` takes.
+how many are in doubt and linearized again, and what `auto` takes. Results are written after every
+scheme.
 """
 
 from __future__ import annotations
@@ -181,18 +182,18 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick and options.out is None:
         parser.error("a trial (--quick) needs --out FOLDER")
-    rows: list[Row] = []
-    for scheme in [*options.states, *options.models]:
+    on_gpu = options.backend == "cuda"
+    name, device = ("derivatives_cuda", gpu.device().name) if on_gpu else ("derivatives", "")
+    heading = f"Linearizations and least squares on {device or 'one core'}"
+    rows, schemes = list[Row](), [*options.states, *options.models]
+    for scheme in schemes:
         for samples in options.samples:
             p = noisy(problem(scheme_of(scheme), paper_protocols(samples)))
             title, repeats = f"{named(scheme)} x {samples} samples", 1 if options.quick else 3
             rows += one_case(title, p, repeats, options.backend)
             for row in rows[-4:]:
                 print(f"{row.name}: {row.value:.3g} {row.unit}; {row.note}", flush=True)
-    on_gpu = options.backend == "cuda"
-    name, device = ("derivatives_cuda", gpu.device().name) if on_gpu else ("derivatives", "")
-    title = f"Linearizations and least squares on {device or 'one core'}"
-    finish(name, title, rows, device, options.out)
+        finish(name, heading, rows, device, options.out, shown=scheme == schemes[-1])
 
 
 if __name__ == "__main__":

@@ -192,6 +192,7 @@ def on_a_gpu() -> Iterator[Statement]:
     yield "winners", "In a hundred searches it chose no wrong winner"
     if lean:
         yield from _chains()
+        yield from _published()
 
 
 def _chains() -> Iterator[Statement]:
@@ -205,6 +206,19 @@ def _chains() -> Iterator[Statement]:
         ]
         cells = (digits(ratio, 3 if ratio >= 100 else 2) for ratio in ratios)
         yield "states", f"| {n} | {' | '.join(cells)} |"
+
+
+def _published() -> Iterator[Statement]:
+    """Yield millions of candidates a second on a GPU, of published schemes over full ranges."""
+    rows = results("states_models")
+    for name in dict.fromkeys(key.split(" x ")[0] for key in rows):
+        speeds = (
+            rows[f"{name} x {samples} samples: {way}, float64"]["value"]
+            for samples in (500, 5000)
+            for way in ("stepping", "closed form", "moments")
+        )
+        cells = (digits(x / 1e6, 2) if x else "-" for x in speeds)
+        yield "states --models", f"| `{name}` | {' | '.join(cells)} |"
 
 
 def _chains_on_a_core() -> Iterator[Statement]:

@@ -328,13 +328,14 @@ def test_jobs_lists_and_blocks_on_a_gpu(device, monkeypatch):
     ("model", "path"),
     [
         (chain(8), "moments"),
-        (chain(8, 1e-3, 1e6), "stepping"),
+        (chain(7, 1e-3, 1e6), "stepping"),
+        (chain(8, 1e-3, 1e6), "moments"),
         (chain(4), "closed-form"),
         (SCHEMES["one way around"], "moments"),
     ],
 )
 def test_a_gpu_takes_moments_where_they_are_fastest(model, path):
-    """From six states on, or without modes; not where ranges allow many that must be stepped."""
+    """From six states on, or without modes; from eight on those of resolvents, for fast rates."""
     assert choose_path(problem_of(500)(model), "float64", "auto", "cuda") == path
 
 
