@@ -14,7 +14,7 @@ import numpy as np
 
 Array = np.ndarray
 
-KINDS = ("log", "D", "A", "E")
+KINDS = ("log", "D", "A", "E", "V")
 #: How much the worst member of an ensemble counts: exponents of a smooth maximum.
 _SHARPNESS = 20.0
 
@@ -26,16 +26,20 @@ class Criterion:
     Attributes:
         kind: "log" for the mean logarithm of the standard errors, "D" for the volume of the
             ellipsoid of confidence (its logarithm a parameter), "A" for the mean variance and "E"
-            for the largest variance of any combination (their logarithms).
+            for the largest variance of any combination (their logarithms), "V" for that of the mean
+            variance of predicted currents.
         prior: (n_free, n_members) the precision, one over variance, that is known beforehand.
         places: (n,) the places of the parameters that count for "log" and "A".
         worst: whether the worst member counts, and not the mean over all.
+        predicted: (n_members, n_free, n_free) mean products of the derivatives of predicted
+            currents, for "V".
     """
 
     kind: str
     prior: Array
     places: Array
     worst: bool = False
+    predicted: Array | None = None
 
     def covariance(self, information: Array) -> Array:
         """Return covariances (n_members, n_free, n_free)."""
@@ -72,6 +76,9 @@ class Criterion:
             largest = vectors[:, :, -1]
             slopes = np.einsum("mi,mj->mij", largest, largest) / (2 * values[:, -1, None, None])
             return 0.5 * np.log(values[:, -1]), slopes
+        if self.predicted is not None:
+            total = np.einsum("mij,mij->m", c, self.predicted)
+            return 0.5 * np.log(total), 0.5 * self.predicted / total[:, None, None]
         variances = np.diagonal(c, axis1=1, axis2=2)[:, some]
         if self.kind == "A":
             total = variances.sum(axis=1)

@@ -151,12 +151,14 @@ class DesignPlan(ABC):
             description=f"designed for {self.title}",
         )
 
-    def experiment(self, protocol: Protocol, current: Array | float = 0.0) -> Experiment:
+    def experiment(
+        self, protocol: Protocol, current: Array | float = 0.0, masked: bool = True
+    ) -> Experiment:
         """Return a protocol with its recording (n_sweeps, n_times), less masked samples."""
         weight = np.isfinite(protocol.voltage()).astype(float)
         times = protocol.times_ms
         for sweep, row in enumerate(weight):
-            for begin in protocol.step_times_ms(sweep) if self.limits.mask else ():
+            for begin in protocol.step_times_ms(sweep) if masked and self.limits.mask else ():
                 row[(times >= begin) & (times < begin + self.limits.mask)] = 0.0
         return Experiment(protocol, Recording(times, np.where(weight > 0, current, np.nan), weight))
 
@@ -174,6 +176,7 @@ class ParameterPlan(DesignPlan):
         members: (n_parameters, n_members) values, the model's own first, base units.
         criterion: one of `criteria.KINDS`; counting: names of the parameters that count, all where
             empty; worst: whether the worst member of the ensemble counts.
+        predict: protocols under which currents are predicted.
     """
 
     model: ChannelModel
@@ -183,6 +186,7 @@ class ParameterPlan(DesignPlan):
     criterion: str = "log"
     counting: tuple[str, ...] = ()
     worst: bool = False
+    predict: tuple[Protocol, ...] = ()
 
     @property
     def title(self) -> str:
@@ -196,6 +200,9 @@ class ParameterPlan(DesignPlan):
             "model": hash_of(repr(self.model)),
             "members": self.members.tolist(),
             "criterion": [self.criterion, *self.counting, self.worst],
+            "predict": [
+                hash_of(repr((p.sweeps, p.sampling_ms, p.holding_mV))) for p in self.predict
+            ],
         }
 
     @property
@@ -219,7 +226,15 @@ class ParameterPlan(DesignPlan):
         names = [p.name for p in self.free]
         places = [names.index(name) for name in self.counting or names]
         prior = prior_of(self.free, self.scales)
-        return Criterion(self.criterion, prior, np.array(places), self.worst)
+        predicted = None
+        if self.criterion == "V":
+            predicted = np.mean([self.predicted(p) for p in self.predict], axis=0)
+        return Criterion(self.criterion, prior, np.array(places), self.worst, predicted)
+
+    def predicted(self, protocol: Protocol) -> Array:
+        """Return mean products of a current's derivatives, (n_members, n_free, n_free) pA^2."""
+        n = np.isfinite(protocol.voltage()).sum()
+        return np.asarray(self.information(protocol, masked=False) * self.variance(protocol) / n)
 
     @cached_property
     def informed(self) -> Informed:
@@ -234,23 +249,41 @@ class ParameterPlan(DesignPlan):
         return self.descend(x, [(self.informed, self.judge)], self.iterations)
 
     def judged(self, protocol: Protocol) -> list[Row]:
-        """See `DesignPlan`; the geometric mean over the ensemble."""
-        errors = 100 * np.exp(np.log(self.errors(protocol)).mean(axis=1))
+        """See `DesignPlan`; the geometric mean over the ensemble.
+
+        The value of a prediction is the root mean square of the current.
+        """
+        covariance = self.judge.covariance(self.information(protocol))
+        variances = list(np.diagonal(covariance, axis1=1, axis2=2).T)
         values = self.members[self.places, 0]
+        facts = [(p.name, v, p.unit) for p, v in zip(self.free, values, strict=True)]
+        for one in self.predict:
+            currents = simulated(self.model, one, self.members)
+            size = np.nanmean(currents**2, axis=(0, 1))
+            moved = np.einsum("mij,mij->m", covariance, self.predicted(one))
+            variances.append(moved / size)
+            facts.append((f"current under {one.name}", size[0] ** 0.5, "pA"))
         return [
-            Row(p.name, {"error, %": float(error)}, {"value": float(value), "unit": p.unit})
-            for p, error, value in zip(self.free, errors, values, strict=True)
+            Row(
+                name,
+                {"error, %": float(100 * np.exp(0.5 * np.log(variance).mean()))},
+                {"value": float(value), "unit": unit},
+            )
+            for (name, value, unit), variance in zip(facts, variances, strict=True)
         ]
 
     def size(self, rows: Sequence[Row]) -> float:
-        """See `DesignPlan`: the geometric mean of the errors."""
-        return float(np.exp(np.mean([np.log(row.columns["error, %"]) for row in rows])))
+        """See `DesignPlan`: the geometric mean of the errors, of predictions where these count."""
+        n = len(self.free)
+        counting = rows[n:] if self.criterion == "V" else rows[:n]
+        return float(np.exp(np.mean([np.log(row.columns["error, %"]) for row in counting])))
 
     def remarks(self, rows: Sequence[Row]) -> list[str]:
         """See `DesignPlan`."""
-        left = [row.name for row in rows if row.columns["error, %"] > 100 * _OPEN]
+        n = len(self.free)
+        left = [row.name for row in rows[:n] if row.columns["error, %"] > 100 * _OPEN]
         if not left:
-            return [f"It is expected to determine all {len(rows)} parameters."]
+            return [f"It is expected to determine all {n} parameters."]
         return [
             f"Not determined by it: {', '.join(left)} (expected standard error above "
             f"{100 * _OPEN:g} % of the value)."
@@ -264,13 +297,13 @@ class ParameterPlan(DesignPlan):
         """See `DesignPlan`: the currents of the ensemble."""
         return {"current (pA)": simulated(self.model, protocol, self.members)[0]}
 
-    def information(self, protocol: Protocol, backend: str = "auto") -> Array:
+    def information(self, protocol: Protocol, backend: str = "auto", masked: bool = True) -> Array:
         """Return the information of a protocol, sample by sample, (n_members, n_free, n_free).
 
         It comes from the derivatives by which fits descend, and shares nothing with that of the
         design but the model.
         """
-        experiment = self.experiment(protocol)
+        experiment = self.experiment(protocol, masked=masked)
         found = make_scorer(Problem(self.model, (experiment,)), backend).linearize(self.members)
         if (found.status != OK).any():
             raise InputError(f"under {protocol.name} the model has no finite current at its values")

@@ -33,7 +33,7 @@ from channelfit.model.channel import (
     Term,
 )
 from channelfit.model.terms import product, symbol
-from channelfit.problem.experiment import Problem, mean_square, n_scored, rounding_floor
+from channelfit.problem.experiment import Experiment, Problem, mean_square, n_scored, rounding_floor
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import criteria
@@ -256,27 +256,48 @@ class SeparationPlan(DesignPlan):
 
     def _fitted(self, rival: Rival, protocol: Protocol, current: Array) -> Rival:
         model, own = self.models[rival.scheme], self.models[rival.truth]
-        problem = Problem(model, (self.experiment(protocol, current),))
-        space, floor = SearchSpace(problem.parameters), rounding_floor(problem, "float64")
-        objective = Objective(space, make_scorer(problem, "auto"), floor=floor)
-        objective.previews = True
-        drawn = objective.sample(_DRAWN, np.random.default_rng(self.seed))
-        order = np.argsort(objective.score(drawn).cost, kind="stable")[:_REFINED]
-        starts = np.concatenate([space.to_unit(rival.known), drawn[:, order]], axis=1)
-        ends = refine(objective, starts, _ITERATIONS)
-        order = np.argsort(ends.cost, kind="stable")[:_KEPT]
-        cost, noise, n = float(ends.cost[order[0]]), self.variance(protocol), n_scored(problem)
+        experiment = self.experiment(protocol, current)
+        known, costs = best_fits(model, experiment, rival.known, self.seed)
+        problem = Problem(model, (experiment,))
+        cost, noise, n = float(costs[0]), self.variance(protocol), n_scored(problem)
         ks = [SearchSpace(one.parameters).n_free for one in (model, own)]
         bics = [criteria(c, k, n)[1] for c, k in zip((noise + cost, noise), ks, strict=True)]
         size = mean_square(problem)
         return replace(
             rival,
-            known=objective.physical(ends.unit[:, order]),
+            known=known[:, :_KEPT],
             rms=cost**0.5,
             part=(cost / size) ** 0.5 if size > 0 else 0.0,
             distance=n * cost / noise,
             delta_bic=bics[0] - bics[1],
         )
+
+
+def best_fits(
+    model: ChannelModel,
+    experiment: Experiment,
+    known: Array,
+    seed: int,
+    drawn: int = _DRAWN,
+    refined: int = _REFINED,
+) -> tuple[Array, Array]:
+    """Return fits (n_parameters, n) of a scheme, the best first, and their costs (n,), pA^2.
+
+    Arguments:
+        known: (n_parameters, n) values from which to begin, base units.
+        drawn: points that are drawn in the ranges, of which so many are `refined` that have the
+            lowest costs.
+    """
+    problem = Problem(model, (experiment,))
+    space, floor = SearchSpace(problem.parameters), rounding_floor(problem, "float64")
+    objective = Objective(space, make_scorer(problem, "auto"), floor=floor)
+    objective.previews = True
+    unit = objective.sample(drawn, np.random.default_rng(seed))
+    order = np.argsort(objective.score(unit).cost, kind="stable")[:refined]
+    starts = np.concatenate([space.to_unit(known), unit[:, order]], axis=1)
+    ends = refine(objective, starts, _ITERATIONS)
+    order = np.argsort(ends.cost, kind="stable")
+    return objective.physical(ends.unit[:, order]), ends.cost[order]
 
 
 def _criterion(rivals: Sequence[Rival]) -> float:

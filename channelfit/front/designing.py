@@ -29,9 +29,10 @@ from channelfit.front.table import table_of
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
 from channelfit.problem.arguments import quantities
+from channelfit.problem.clamp import left_out
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.csv_tables import csv_table
-from channelfit.reading.errors import InputError, shown
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.files import write_text
 from channelfit.reading.formats.syncropatch import eph_text
 from channelfit.results.files import make_folder
@@ -140,10 +141,12 @@ class Design:
         pieces = plan.waveform.pieces(self._x)
         ends = np.concatenate([[0.0], np.cumsum(plan.waveform.durations(self._x))])
         segment = np.searchsorted(ends[1:], np.cumsum(pieces.lengths) - 0.5 * pieces.lengths)
-        shares = np.zeros((len(plan.kinds), len(rows)))
-        np.add.at(shares, segment, plan.shares(pieces, rows))
+        each = plan.shares(pieces, rows)
+        names = [row.name for row in rows[: each.shape[1]]]  # without predictions
+        shares = np.zeros((len(plan.kinds), len(names)))
+        np.add.at(shares, segment, each)
         shares /= np.maximum(shares.sum(axis=0), 1e-300)
-        traces, names = plan.traces(self.protocol, rows), [row.name for row in rows]
+        traces = plan.traces(self.protocol, rows)
         figure = design_figure(self.protocol, traces, ends, shares, names, plan.title)
         return shown_in_notebooks(figure)
 
@@ -203,6 +206,7 @@ def design(
     mask: float | str = 0.0,
     criterion: str = "log",
     parameters: Sequence[str] | str = (),
+    predict: Sequence[Protocol | str | os.PathLike[str]] = (),
     members: int = 1,
     spread: float = 0.2,
     worst: bool = False,
@@ -232,8 +236,10 @@ def design(
         shortest: ms, the least duration of a segment.
         sampling: ms between samples.
         mask: ms after each jump of the voltage whose samples do not count.
-        criterion: ``log``, the mean logarithm of the standard errors, ``D``, ``A`` or ``E``.
+        criterion: ``log``, the mean logarithm of the standard errors, ``D``, ``A``, ``E``, or
+            ``V``, the mean variance of the currents that are predicted.
         parameters: names of those that count, with ``log`` and ``A``; all without it.
+        predict: protocols under which currents are predicted; their errors are listed.
         members: vectors of an ensemble about the values over which the criterion is averaged.
         spread: of that ensemble, the standard deviation of the logarithm of each parameter.
         worst: whether the worst member counts, and not the mean.
@@ -258,11 +264,12 @@ def design(
         >>> len(found.table)
         9
     """
-    channel = _channel(model)
+    channel, cautions = _channel(model)
+    others = [_channel(one) for one in separate]
     names = [parameters] if isinstance(parameters, str) else list(parameters)
     plan = design_plan(
         channel,
-        separate=[_channel(one) for one in separate],
+        separate=[other for other, _ in others],
         values=values,
         length=length,
         segments=segments,
@@ -275,17 +282,17 @@ def design(
         mask=mask,
         criterion=criterion,
         parameters=names,
+        predict=_loaded(predict),
         members=members,
         spread=spread,
         worst=worst,
         iterations=iterations,
         seed=seed,
     )
-    others = [p if isinstance(p, Protocol) else Protocol.load(p) for p in compare]
     with screen_for(plan.title, progress) as screen, compilations_shown(screen):
-        for one in (channel, *getattr(plan, "models", ())[1:]):
-            screen.warn(one.cautions)
-        return designed(plan, starts, others, screen)
+        for found in (cautions, *(more for _, more in others)):
+            screen.warn(found)
+        return designed(plan, starts, _loaded(compare), screen)
 
 
 def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
@@ -321,6 +328,8 @@ def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
         )
     if given["parameters"] and given["criterion"] not in ("log", "A"):
         raise InputError("only the criteria log and A can leave parameters out", key="parameters")
+    if given["criterion"] == "V" and not given["predict"]:
+        raise InputError("V needs the protocols of `predict`", key="criterion")
     if not (given["members"] >= 1 and 0 <= given["spread"] <= _GREATEST_SPREAD):
         raise InputError(
             f"1 or more members of a spread of 0 to {_GREATEST_SPREAD:g} were expected, not "
@@ -340,10 +349,11 @@ def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
     }
     plan: DesignPlan
     if given["separate"]:
-        if given["criterion"] != "log" or given["parameters"] or given["worst"]:
+        others = (given["parameters"], given["predict"], given["worst"])
+        if given["criterion"] != "log" or any(others):
             raise InputError(
                 "of schemes that are to be told apart the least distance counts; criterion, "
-                "parameters and worst are for the parameters of one",
+                "parameters, predict and worst are for the parameters of one",
                 key="separate",
             )
         models = _named((model, *given["separate"]))
@@ -355,15 +365,27 @@ def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
             criterion=given["criterion"],
             counting=tuple(given["parameters"]),
             worst=given["worst"],
+            predict=tuple(given["predict"]),
             **common,
         )
     _check(plan)
     return plan
 
 
-def _channel(scheme: Scheme) -> ChannelModel:
+def _channel(scheme: Scheme) -> tuple[ChannelModel, tuple[Caution, ...]]:
+    """Return the model of a scheme, and what looks wrong or is left out."""
     own = scheme.model if isinstance(scheme, Fit) else scheme
-    return own.channel if isinstance(own, Model) else kinds.channel_document(own)[0]
+    if isinstance(own, Model):
+        apart = (
+            left_out({"fit": scheme._plan.section}, scheme.name) if isinstance(scheme, Fit) else ()
+        )
+        return own.channel, (*own.channel.cautions, *apart)
+    channel, document = kinds.channel_document(own)
+    return channel, (*channel.cautions, *left_out(document, os.fspath(own)))
+
+
+def _loaded(protocols: Sequence[Protocol | str | os.PathLike[str]]) -> list[Protocol]:
+    return [p if isinstance(p, Protocol) else Protocol.load(p) for p in protocols]
 
 
 def _named(models: Sequence[ChannelModel]) -> tuple[ChannelModel, ...]:
@@ -443,7 +465,7 @@ def designed(
     """Return the design of a plan, the best of all starts."""
     if starts < 1:
         raise InputError(f"at least 1 was expected, not {starts}", key="starts")
-    tasks = DesignTasks(plan, software(False))
+    tasks = DesignTasks(plan, dict(software(False)))
     work = WorkProgress(screen, starts, "starts")
     results = task_results(
         tasks,

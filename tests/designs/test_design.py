@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.integrate import quad
 import channelfit as cf
 from channelfit.designs.criteria import KINDS, Criterion
 from channelfit.designs.information import Informed, Pieces, _dual_exponential
-from channelfit.designs.plan import DesignTasks, ParameterPlan
+from channelfit.designs.plan import DesignTasks, ParameterPlan, simulated
 from channelfit.designs.waveform import Limits, Waveform
 from channelfit.front.designing import design_plan, designed, segments_of
 from channelfit.front.progress import screen_for
@@ -113,6 +114,7 @@ ARGUMENTS = {
     "mask": 0,
     "criterion": "log",
     "parameters": [],
+    "predict": [],
     "members": 1,
     "spread": 0.1,
     "worst": False,
@@ -130,7 +132,9 @@ def test_gradients_are_those_of_differences(kind, name):
     found = informed(model, 2)
     wave = Waveform(["step", "ramp", "sines", "step"], replace(LIMITS, mask=1.0))
     prior = np.full((found.n_free, 2), 0.1)
-    judge = Criterion(kind, prior, np.arange(found.n_free), worst=kind == "A")
+    root = np.random.default_rng(4).standard_normal((2, found.n_free, found.n_free))
+    predicted = root @ root.swapaxes(1, 2) if kind == "V" else None
+    judge = Criterion(kind, prior, np.arange(found.n_free), kind == "A", predicted)
     x = wave.random(np.random.default_rng(1))
     _, by_volts, by_lengths = found.with_gradient(wave.pieces(x), judge)
     gradient = wave.gradient(x, by_volts, by_lengths)
@@ -232,7 +236,8 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
         ({"noise": 0}, "noise: 0 pA is not above 0"),
         ({"parameters": ["x"]}, "parameters: no free parameter"),
         ({"parameters": ["k"], "criterion": "D"}, "only the criteria log and A"),
-        ({"criterion": "Z"}, "criterion: one of log, D, A, E"),
+        ({"criterion": "Z"}, "criterion: one of log, D, A, E, V"),
+        ({"criterion": "V"}, "criterion: V needs the protocols"),
         ({"sampling": "1e-9 ms"}, "sampling: 1e-09 ms makes more than 10,000,000 samples"),
         ({"spread": float("nan")}, "spread: 1 or more members"),
         ({"members": 0}, "spread: 1 or more members"),
@@ -243,6 +248,28 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
 def test_what_cannot_be_is_refused(changed, message):
     with pytest.raises(InputError, match=message):
         design_plan(two_states(), **ARGUMENTS | changed)
+
+
+def test_predictions_scatter_as_parameters_that_are_drawn():
+    """The error of a predicted current against currents of parameters from the covariance."""
+    predict = cf.Protocol.from_segments(
+        [{"step": -20, "for": 10}, {"step": 30, "for": 20}], holding=-80, sampling=0.1, name="p"
+    )
+    plan = design_plan(two_states(), **ARGUMENTS | {"criterion": "V", "predict": [predict]})
+    protocol = plan.protocol(plan.waveform.random(np.random.default_rng(1)), "x")
+    row = plan.judged(protocol)[-1]
+    covariance = plan.judge.covariance(plan.information(protocol))[0]
+    drawn = np.random.default_rng(0).multivariate_normal(np.zeros(3), covariance * 1e-4, 4000)
+    members = plan.members * np.exp(drawn.T)
+    currents = simulated(plan.model, predict, np.concatenate([plan.members, members], axis=1))[0]
+    rms = np.sqrt(np.mean((currents[:, 1:] - currents[:, :1]) ** 2)) * 1e2
+    assert row.columns["error, %"] * row.facts["value"] == pytest.approx(100 * rms, rel=0.03)
+    end, value = plan.search(plan.waveform.random(np.random.default_rng(1)))
+    better = plan.judged(plan.protocol(end, "y"))[-1]
+    assert better.columns["error, %"] < row.columns["error, %"]
+    assert np.exp(value) == pytest.approx(
+        better.columns["error, %"] * row.facts["value"] / 100, rel=0.02
+    )
 
 
 def test_a_design_without_a_finite_current_is_refused(monkeypatch):
@@ -274,3 +301,16 @@ def test_the_command_writes_what_it_says(tmp_path):
     again = run("design", "models/model_b.yaml", *options, "--out", str(out))
     assert again.exit_code == 2
     assert "not empty" in again.output
+
+
+def test_a_clamp_is_left_out_with_a_warning(tmp_path):
+    options = ["--length", "10 ms", "--segments", "step", "--shortest", "1 ms", "--starts", "1"]
+    options += ["--iterations", "1", "--predict", "protocols/ramp.yaml", "--out", tmp_path / "d"]
+    text = Path("models/model_b.yaml").read_text()
+    (tmp_path / "m.yaml").write_text(
+        text.replace("fit:\n", "fit:\n  clamp: {series_resistance: 5 MOhm}\n")
+    )
+    done = run("design", tmp_path / "m.yaml", *options)
+    assert done.exit_code == 0, done.output
+    assert "the clamp of this fit is left out" in done.output
+    assert "current under ramp" in done.output

@@ -7,12 +7,13 @@ from dataclasses import fields
 import click
 
 from channelfit.designs.plan import DesignTasks
-from channelfit.front.commands.inputs import load_channel
+from channelfit.front.commands.inputs import load_channel, warn
 from channelfit.front.designing import design_plan, designed
 from channelfit.front.fitting import workers
 from channelfit.front.interrupts import all_is_done, held
 from channelfit.front.progress import compilations_shown
 from channelfit.front.verbs.models import DesignOptions
+from channelfit.problem.clamp import left_out
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import printable
 from channelfit.reading.texts import names_in
@@ -24,10 +25,16 @@ from channelfit.tasks.worker import software
 
 def design(options: DesignOptions) -> None:
     """Design a protocol, write it and print what it is expected to determine."""
-    channel, _ = load_channel(options.model, options.overrides)
+    channel, document = load_channel(options.model, options.overrides)
+    warn(left_out(document, options.model))
     given = {field.name: getattr(options, field.name) for field in fields(options)}
-    others = [load_channel(file, ())[0] for file in options.separate]
+    others = []
+    for file in options.separate:
+        other, document = load_channel(file, ())
+        warn(left_out(document, file))
+        others.append(other)
     given |= {"parameters": names_in(options.parameters), "values": None, "separate": others}
+    given["predict"] = [Protocol.load(file) for file in options.predict]
     plan = design_plan(channel, **given)
     compared = [Protocol.load(file) for file in options.compare]
     if not options.resume:

@@ -291,9 +291,10 @@ class DesignOptions:
     )
     criterion: str = choice(
         "--criterion",
-        ["log", "D", "A", "E"],
+        ["log", "D", "A", "E", "V"],
         "What is made small: the mean logarithm of the standard errors, the volume of their "
-        "ellipsoid (D), the mean variance (A) or the largest one (E).",
+        "ellipsoid (D), the mean variance (A), the largest one (E), or that of the currents of "
+        "--predict (V).",
         default="log",
     )
     parameters: str = option(
@@ -301,6 +302,14 @@ class DesignOptions:
         metavar="NAMES",
         default="",
         help="Those that count, with commas between, for log and A. [default: all]",
+    )
+    predict: tuple[Path, ...] = option(
+        "--predict",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="FILE",
+        help="A protocol under which the current is predicted: its error is listed; V makes it "
+        "small. Several allowed.",
     )
     members: int = integer(
         "--members",
