@@ -193,6 +193,7 @@ def on_a_gpu() -> Iterator[Statement]:
     if lean:
         yield from _chains()
         yield from _published()
+        yield from _derivatives()
 
 
 def _chains() -> Iterator[Statement]:
@@ -219,6 +220,19 @@ def _published() -> Iterator[Statement]:
         )
         cells = (digits(x / 1e6, 2) if x else "-" for x in speeds)
         yield "states --models", f"| `{name}` | {' | '.join(cells)} |"
+
+
+def _derivatives() -> Iterator[Statement]:
+    """Yield how many times as fast linearizations are by moments on a GPU."""
+    rows = results("derivatives_cuda")
+    of = "linearizations, moments"
+    pair = [rows[f"{n} states x 500 samples: {of}"] for n in (8, 12)]
+    speeds, ratios = ([row[key] for row in pair] for key in ("value", "ratio"))
+    yield (
+        "derivatives --backend cuda",
+        f"{digits(speeds[0])} and {digits(speeds[1])} a second, {ratios[0]:.0f} and "
+        f"{ratios[1]:.0f} times as many as by propagators",
+    )
 
 
 def _chains_on_a_core() -> Iterator[Statement]:
