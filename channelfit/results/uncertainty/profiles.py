@@ -71,6 +71,11 @@ class _Held:
         """See `Objective.floor`."""
         return self.whole.floor
 
+    @property
+    def at_once(self) -> bool:
+        """See `Objective.at_once`."""
+        return self.whole.at_once
+
     def score(self, unit: Any) -> Any:
         """See `Objective.score`."""
         return self.whole.score(unit)
