@@ -143,7 +143,9 @@ class Found:
             if frozenset((one.fitted, one.to)) in same:
                 continue
             if one.relative < EQUIVALENT:
-                found.append(f"{one.fitted} can have the currents of {one.to}, not the reverse.")
+                found.append(
+                    f"{one.fitted} can have the currents of {one.to}; no fit showed the reverse."
+                )
             elif one.ratio < _SEEN:
                 found.append(
                     f"{one.fitted} comes so near the currents of {one.to} that one such recording "
