@@ -250,12 +250,11 @@ class DesignOptions:
     """
 
     model: Path = path_argument("model")
-    separate: tuple[Path, ...] = option(
+    separate: tuple[Path, ...] = file_path(
         "--separate",
-        type=click.Path(path_type=Path),
+        "MODEL",
+        "Another scheme with values, from which MODEL is to be told apart; several allowed.",
         multiple=True,
-        metavar="MODEL",
-        help="Another scheme with values, from which MODEL is to be told apart; several allowed.",
     )
     length: str = option("--length", metavar="TIME", default="15 s", help="Of the protocol.")
     segments: str = option(
@@ -303,13 +302,12 @@ class DesignOptions:
         default="",
         help="Those that count, with commas between, for log and A. [default: all]",
     )
-    predict: tuple[Path, ...] = option(
+    predict: tuple[Path, ...] = file_path(
         "--predict",
-        type=click.Path(path_type=Path),
-        multiple=True,
-        metavar="FILE",
-        help="A protocol under which the current is predicted: its error is listed; V makes it "
+        "FILE",
+        "A protocol under which the current is predicted: its error is listed; V makes it "
         "small. Several allowed.",
+        multiple=True,
     )
     members: int = integer(
         "--members",
@@ -326,12 +324,11 @@ class DesignOptions:
     worst: bool = option(
         "--worst", is_flag=True, help="The worst of these vectors counts, and not the mean."
     )
-    compare: tuple[Path, ...] = option(
+    compare: tuple[Path, ...] = file_path(
         "--compare",
-        type=click.Path(path_type=Path),
+        "FILE",
+        "A protocol whose expected errors stand beside the design's; several allowed.",
         multiple=True,
-        metavar="FILE",
-        help="A protocol whose expected errors stand beside the design's; several allowed.",
     )
     starts: int = integer("--starts", "Random starts.", default=8)
     iterations: int = integer("--iterations", "Of each start, at most.", default=100)
