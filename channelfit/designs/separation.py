@@ -53,7 +53,7 @@ _ROUNDS, _NEAR, _REMEMBERED = 8, 0.02, 2
 _DRAWN, _REFINED, _ITERATIONS = 1024, 12, 100
 #: Points from which a rival is fitted to the next protocol.
 _KEPT = 3
-#: The difference of BIC above which schemes are told apart (Kass and Raftery 1995: strong).
+#: The difference of BIC above which schemes are separated (Kass and Raftery 1995: strong).
 _NEAR_BIC = 6.0
 #: A rival equals a scheme of whose current its best fit leaves less than this part.
 _EQUAL = 1e-6

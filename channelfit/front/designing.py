@@ -50,14 +50,14 @@ _MOST_SAMPLES, _GREATEST_SPREAD = 10_000_000, 10.0
 
 
 class Design:
-    """A designed protocol, and what it is expected to tell, beside other protocols.
+    """A designed protocol, and what it is expected to show, beside other protocols.
 
     Attributes:
         protocol: the protocol, with whole mV and whole samples.
         criteria: of all starts, the best first.
         results: by the name of each protocol, the designed one first, by row and by column, what is
             expected. A row is a parameter, and its only column the standard error in percent of the
-            value, the geometric mean over the ensemble. Where schemes are to be told apart, a row
+            value, the geometric mean over the ensemble. Where schemes are to be separated, a row
             is a pair of them, and its columns are what the best fit of the second one leaves of the
             current of the first, pA, and how much larger its BIC is, the least of the ensemble.
         remarks: what stays open, and how others compare, a sentence each.
@@ -222,12 +222,12 @@ def design(
     Expected standard errors follow from the Fisher information of white noise. From random starts
     a quasi-Newton method descends by exact derivatives of the criterion by all voltages and
     durations. The best protocol is rounded to whole mV and samples, and judged again by the
-    derivatives by which fits descend. With `separate` it tells schemes apart instead: the least
+    derivatives by which fits descend. With `separate` it separates schemes instead: the least
     distance between the current of one of them and the best fit of another becomes large.
 
     Arguments:
         model: a `Model`, a `Fit` (whose fitted values are taken), or a model or fit file.
-        separate: other schemes, likewise, from which the protocol is to tell the model.
+        separate: other schemes, likewise, from which the protocol is to separate the model.
         length: ms, of the protocol.
         segments: how many of which kind, one after the other, such as ``"10 step, 2 ramp, sines"``.
         noise: pA, the standard deviation of a sample.

@@ -253,7 +253,7 @@ class DesignOptions:
     separate: tuple[Path, ...] = file_path(
         "--separate",
         "MODEL",
-        "Another scheme with values, from which MODEL is to be told apart; several allowed.",
+        "Another scheme with values, which the protocol separates from MODEL; several allowed.",
         multiple=True,
     )
     length: str = option("--length", metavar="TIME", default="15 s", help="Of the protocol.")
