@@ -41,12 +41,13 @@ from channelfit.discovery.models import SchemeModels
 from channelfit.discovery.results import EQUIVALENT, Found, found_by
 from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Scheme, Space
-from channelfit.discovery.search import NEAR_BIC, Discovery
+from channelfit.discovery.search import Discovery
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem, n_scored
 from channelfit.problem.protocol import build_protocol
 from channelfit.reading.documents import Section, read_yaml
 from channelfit.reading.errors import InputError
+from channelfit.results.comparison import NEAR_BIC
 from channelfit.results.uncertainty.estimate import estimate, undetermined
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import keep_to, usable_cores

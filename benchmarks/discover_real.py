@@ -38,8 +38,8 @@ from report import Row, as_script, finish
 
 import channelfit as cf
 from channelfit.discovery.schemes import Scheme, Space
-from channelfit.discovery.search import NEAR_BIC
 from channelfit.reading.documents import read_yaml
+from channelfit.results.comparison import NEAR_BIC
 
 ROOT = Path(__file__).parents[1]
 FITS = ROOT / "models" / "fits"

@@ -36,7 +36,7 @@ from channelfit.model.terms import product, symbol
 from channelfit.problem.experiment import Experiment, Problem, mean_square, n_scored, rounding_floor
 from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import InputError
-from channelfit.results.comparison import criteria
+from channelfit.results.comparison import NEAR_BIC, criteria
 from channelfit.results.identity import hash_of
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.least_squares import refine
@@ -53,8 +53,6 @@ _ROUNDS, _NEAR, _REMEMBERED = 8, 0.02, 2
 _DRAWN, _REFINED, _ITERATIONS = 1024, 12, 100
 #: Points from which a rival is fitted to the next protocol.
 _KEPT = 3
-#: The difference of BIC above which schemes are separated (Kass and Raftery 1995: strong).
-_NEAR_BIC = 6.0
 #: A rival equals a scheme of whose current its best fit leaves less than this part.
 _EQUAL = 1e-6
 #: What is known of the factor beforehand, as a precision: much smaller distances count as none.
@@ -174,10 +172,10 @@ class SeparationPlan(DesignPlan):
     def remarks(self, rows: Sequence[Row]) -> list[str]:
         """See `DesignPlan`."""
         equal = [row.name for row in rows if row.fit.part <= _EQUAL]
-        near = "; ".join(row.name for row in rows if row.columns["delta BIC"] <= _NEAR_BIC)
+        near = "; ".join(row.name for row in rows if row.columns["delta BIC"] <= NEAR_BIC)
         lines = [f"{name}: the currents are equal." for name in equal]
         if near:
-            return [*lines, f"Not told apart (expected delta BIC up to {_NEAR_BIC:g}): {near}."]
+            return [*lines, f"Not told apart (expected delta BIC up to {NEAR_BIC:g}): {near}."]
         return [*lines, "It is expected to tell all of them apart by BIC."]
 
     def shares(self, pieces: Pieces, rows: Sequence[Row]) -> Array:

@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from channelfit.discovery.results import COLUMNS, Found
-from channelfit.discovery.search import NEAR_BIC
-from channelfit.results.comparison import comparison_figure
+from channelfit.results.comparison import NEAR_BIC, comparison_figure
 from channelfit.results.report.page import scheme_svg
 from channelfit.results.report.page_facts import scheme_of
 from channelfit.results.report.page_shell import page_text, short

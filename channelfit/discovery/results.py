@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.discovery.search import NEAR_BIC, Discovery
+from channelfit.discovery.search import Discovery
 from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
-from channelfit.results.comparison import ComparedFit, remarks, scored_fit
+from channelfit.results.comparison import NEAR_BIC, ComparedFit, remarks, scored_fit
 from channelfit.results.files import SUMMARY, make_folder
 from channelfit.results.identity import file_hashes
 from channelfit.results.run_state import json_text

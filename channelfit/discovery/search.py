@@ -46,9 +46,8 @@ _PARENTS = 4
 #: The least starts of a full fit, how many of them must agree, and rounds without a gain after
 #: which it ends anyway.
 _STARTS, _AGREE, _PATIENCE = 16, 3, 1
-#: Differences of BIC up to which a scheme is kept beside the best (Kass and Raftery 1995: beyond
-#: it the evidence is strong), and iterations of a fit to the currents of another scheme.
-NEAR_BIC, _TO_CURRENTS = 6.0, 200
+#: Iterations of a fit to the currents of another scheme.
+_TO_CURRENTS = 200
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ from channelfit.search.plan import FitPlan
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+#: Differences of BIC up to which schemes are near each other; beyond it the evidence is strong
+#: (Kass and Raftery 1995).
+NEAR_BIC = 6.0
 #: A prediction is worse than another if its residual is larger by this factor.
 _WORSE = 1.1
 
