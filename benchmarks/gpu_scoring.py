@@ -28,8 +28,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -433,18 +436,18 @@ def _fitting(p: Problem, drawn: np.ndarray, run: Run) -> int:
 def accuracy(run: Run) -> None:
     """Share of random candidates whose cost is the reference's within BARS, by every path."""
     models = ROOT / "models"
-    for path in sorted([*models.glob("*.yaml"), *(models / "published").glob("*.yaml")]):
-        model = load_model(path)
-        kinds: dict[str, tuple[list[Protocol], int]] = {
-            "steps": (paper_protocols(), run.sizes.steps),
-            "varying": (steps_and_varying()["varying"], run.sizes.varying),
-        }
-        for kind, (ps, n) in kinds.items():
-            p, drawn = problem(model, ps), candidates(model, n, seed=3)
-            truth = make_scorer(p, "reference").score(drawn)
+    cases = [
+        (path, kind, n)
+        for path in sorted([*models.glob("*.yaml"), *(models / "published").glob("*.yaml")])
+        for kind, n in (("steps", run.sizes.steps), ("varying", run.sizes.varying))
+    ]
+    # New processes: one that was forked could not use the GPU, and the reference has one thread.
+    with ProcessPoolExecutor(usable_cores(), get_context("spawn")) as pool:
+        for case, truth in zip(cases, pool.map(_truth, cases), strict=True):
+            model, p, drawn = _drawn(*case)
             for name, build, on_gpu in _exact_ways(run, p):
                 scorer, reason = attempt(build)
-                title = f"{model.name}, {kind}: {name}"
+                title = f"{model.name}, {case[1]}: {name}"
                 if scorer is None:
                     run.rows.append(missing(title, "%", reason))
                     continue
@@ -452,7 +455,18 @@ def accuracy(run: Run) -> None:
                 score = scorer.score(placed(way, drawn))
                 bar = BARS["float32" if "float32" in name else "float64"]
                 run.rows.append(_exact_row(title, score, truth, bar, scorer, drawn))
-        print(f"accuracy: {model.name} done", flush=True)
+            print(f"accuracy: {model.name}, {case[1]} done", flush=True)
+
+
+def _drawn(path: Path, kind: str, n: int) -> tuple[ChannelModel, Problem, np.ndarray]:
+    model = load_model(path)
+    p = problem(model, paper_protocols() if kind == "steps" else steps_and_varying()[kind])
+    return model, p, candidates(model, n, seed=3)
+
+
+def _truth(case: tuple[Path, str, int]) -> Score:
+    _, p, drawn = _drawn(*case)
+    return make_scorer(p, "reference").score(drawn)
 
 
 def _exact_ways(run: Run, p: Problem) -> list[tuple[str, Callable[[], Any], bool]]:
