@@ -17,6 +17,7 @@ import numpy as np
 from channelfit.batch.recordings import ARRAY, Expected, WellRecording, array_columns
 from channelfit.batch.table import ALSO
 from channelfit.model.evaluation import evaluate
+from channelfit.problem.channel_noise import refuse_noise
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.measures import (
@@ -268,7 +269,9 @@ class Template:
         Raises: InputError for what cannot be used, of the template as of the recording.
         """
         document = self.fit_file.model_document | {"fit": self.section(recorded)}
-        return read_plan(replace(self.fit_file, document=document), _read_table)
+        plan = read_plan(replace(self.fit_file, document=document), _read_table)
+        refuse_noise(plan.problem, self.file)
+        return plan
 
     def problem(
         self, plan: FitPlan, recorded: WellRecording, load: Load = load_protocol

@@ -21,6 +21,7 @@ from channelfit.discovery.page import discovery_page
 from channelfit.discovery.results import Found, found_by
 from channelfit.discovery.schemes import read_space
 from channelfit.discovery.search import Discovery, Effort, SchemeFit, SchemeTasks
+from channelfit.problem.channel_noise import refuse_noise
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import Caution, each_once
 from channelfit.reading.files import write_text
@@ -63,6 +64,7 @@ def ready(
 
     Raises InputError: a key that cannot be used, or no scheme of which a model can be made.
     """
+    refuse_noise(plan.problem, plan.file)
     keys = Section(section, plan.file, "fit.discover")
     space, models = read_space(keys), SchemeModels.read(plan, keys)
     effort = Effort(*(keys.integer(key) for key in ("scan", "starts", "keep")))

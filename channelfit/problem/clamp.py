@@ -102,13 +102,16 @@ class Clamp:
 
 
 def words_of_clamps(document: object) -> set[str]:
-    """Return the words in all ``clamp:`` sections, and in ``delay:``, of a raw fit section."""
+    """Return the words in all ``clamp:`` sections, in ``delay:`` and in a mapping ``noise:``, of a
+    raw fit section.
+    """
     found: set[str] = set()
 
     def collect(value: object, inside: bool) -> None:
         if isinstance(value, Mapping):
             for key, inner in value.items():
-                collect(inner, inside or key in ("clamp", "delay"))
+                noise = key == "noise" and isinstance(inner, Mapping)
+                collect(inner, inside or noise or key in ("clamp", "delay"))
         elif isinstance(value, list):
             for inner in value:
                 collect(inner, inside)
@@ -120,7 +123,7 @@ def words_of_clamps(document: object) -> set[str]:
 
 
 def left_out(document: Mapping[str, object], file: object) -> tuple[Caution, ...]:
-    """Return the caution that the clamp of a fit is left out; none where it has no clamp.
+    """Return cautions that the clamp, or the channel noise, of a fit is left out; none without.
 
     Arguments:
         document: the model, with its raw fit section under `fit`.
@@ -129,10 +132,14 @@ def left_out(document: Mapping[str, object], file: object) -> tuple[Caution, ...
     fit = document.get("fit")
     rows = fit.get("experiments") if isinstance(fit, Mapping) else None
     places = [fit, *(rows if isinstance(rows, list) else [rows])]
-    if not any(isinstance(place, Mapping) and place.get("clamp") for place in places):
-        return ()
-    value = "the clamp of this fit is left out here"
-    return (Caution(f"{file}: fit", value, "these are the currents under an ideal clamp"),)
+    found = []
+    if any(isinstance(place, Mapping) and place.get("clamp") for place in places):
+        value = "the clamp of this fit is left out here"
+        found.append(Caution(f"{file}: fit", value, "these are the currents under an ideal clamp"))
+    if isinstance(fit, Mapping) and isinstance(fit.get("noise"), Mapping):
+        value = "the channel noise of this fit is left out here"
+        found.append(Caution(f"{file}: fit", value, "these are mean currents"))
+    return tuple(found)
 
 
 def read_clamp(section: Section, model: ChannelModel) -> Clamp:
@@ -146,7 +153,7 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
     a number or a range that is not possible, or a circuit that is not.
     """
     section.expect(KEYS["clamp"])
-    reader = _ClampReader(model)
+    reader = QuantityReader(model, _LARGEST)
     found = {
         key: reader.quantity(section, key, key)
         for key, row in KEYS["clamp"].items()
@@ -172,14 +179,19 @@ def read_clamp(section: Section, model: ChannelModel) -> Clamp:
 
 def read_delay(section: Section, model: ChannelModel) -> sympy.Expr:
     """Return the ``delay:`` of an experiment, an expression of the parameters."""
-    return _ClampReader(model).quantity(section, "delay", "delay")
+    return QuantityReader(model, _LARGEST).quantity(section, "delay", "delay")
 
 
-class _ClampReader:
-    """Reads quantities that are numbers with units, or expressions of a model's parameters."""
+class QuantityReader:
+    """Reads quantities that are numbers with units, or expressions of a model's parameters.
 
-    def __init__(self, model: ChannelModel) -> None:
-        self.model, self.known = model, dict(model.definitions)
+    Arguments:
+        model: the channel.
+        largest: by name, the quantities that are not below 0, each with its largest value or None.
+    """
+
+    def __init__(self, model: ChannelModel, largest: Mapping[str, float | None]) -> None:
+        self.model, self.known, self.largest = model, dict(model.definitions), largest
 
     def quantity(self, section: Section, key: str, name: str) -> sympy.Expr:
         """Return the expression under a key, in the base unit; 0 where the key is not given."""
@@ -203,7 +215,7 @@ class _ClampReader:
             expression = expression.xreplace({s: self.known[s.name] for s in used})
         if V in expression.free_symbols:
             raise section.error(
-                f"{shown(text)} depends on v, and the amplifier's properties do not", key
+                f"{shown(text)} depends on v, and the properties of amplifier and noise do not", key
             )
         return expression
 
@@ -228,9 +240,9 @@ class _ClampReader:
             )
 
     def _check_number(self, section: Section, key: str, name: str, number: float, of: str) -> None:
-        if name not in _LARGEST:
+        if name not in self.largest:
             return
-        most = _LARGEST[name]
+        most = self.largest[name]
         if number < 0 or (most is not None and number > most):
             expected = "0 or more" if most is None else f"0 to {most:g}"
             reaches = f"; {of} reaches {number:g}" if of else f", not {number:g}"

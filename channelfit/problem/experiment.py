@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from channelfit.model.channel import CELSIUS, ChannelModel, Parameter, Tie, values_of
+from channelfit.problem.channel_noise import ChannelNoise
 from channelfit.problem.clamp import Clamp
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
@@ -66,10 +67,13 @@ class Problem:
     Experiments may differ in more than the command: in the cell, which may have parameters of its
     own, in the temperature, and in the clamp. Those that agree in all of these are a group, and
     `groups` says which of the parameters serve each.
+
+    With `noise` the cost is another: see `scoring.channel_noise`.
     """
 
     model: ChannelModel
     experiments: tuple[Experiment, ...]
+    noise: ChannelNoise | None = None
 
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -139,7 +143,7 @@ class Problem:
                 own = by_cell.get(cell, by_cell.get(""))
                 rows.append(None if own is None else row_of[own.name])
             some = (replace(self.experiments[k], cell="", temperature_C=None) for k in places)
-            alike = Problem(self._shared_model, tuple(some))
+            alike = Problem(self._shared_model, tuple(some), self.noise)
             groups.append(Group(alike, tuple(places), tuple(rows), cell, celsius))
         return tuple(groups)
 
@@ -174,9 +178,10 @@ class Problem:
     def linear_parameters(self) -> dict[str, bool]:
         """Return `ChannelModel.linear_parameters` of the parameters that are free for any cell.
 
-        With a clamp there are none: the current changes the potential at which it flows.
+        With a clamp there are none: the current changes the potential at which it flows. With
+        `noise` there are none either: the cost is no parabola in the current.
         """
-        if any(e.clamp for e in self.experiments):
+        if self.noise is not None or any(e.clamp for e in self.experiments):
             return {}
         return self._shared_model.linear_parameters()
 

@@ -83,7 +83,7 @@ class _Member:
 
 
 @dataclass
-class _RunNode:
+class RunNode:
     """A node of the tree of runs, before slots are given out."""
 
     kind: int
@@ -95,10 +95,10 @@ class _RunNode:
     sample_mV: np.ndarray = field(default_factory=lambda: np.empty(0))
     samples: range = range(0)  # of the sweep; empty where nothing is sampled
     weight: float = 0.0
-    children: list[_RunNode] = field(default_factory=list)
+    children: list[RunNode] = field(default_factory=list)
     members: list[_Member] = field(default_factory=list)
 
-    def same_course(self, other: _RunNode) -> bool:
+    def same_course(self, other: RunNode) -> bool:
         """Return whether both take every candidate through the same states at the same samples."""
         return (
             (self.kind, self.n, self.dt, self.n_sub, len(self.samples) > 0)
@@ -124,11 +124,11 @@ def run_tree(
         currents: (n_sweeps, n_times_max) pA each, or None to simulate only.
         weights: (n_sweeps, n_times_max) each, or None for 1 everywhere (0 when simulating only).
     """
-    roots: dict[float, list[_RunNode]] = {}
+    roots: dict[float, list[RunNode]] = {}
     outputs = []
     for k, (protocol, weight) in enumerate(zip(protocols, weights, strict=True)):
         outputs.append(np.full((protocol.n_sweeps, protocol.n_times_max), -1, dtype=np.int64))
-        for course in _courses(protocol, weight):
+        for course in courses(protocol, weight):
             level = roots.setdefault(protocol.holding_mV, [])
             for sweep, run in course:
                 level = _insert(level, run, _Member(k, sweep, run.samples, run.weight))
@@ -137,24 +137,22 @@ def run_tree(
     return _Flattener(currents, outputs).flatten({v: level for v, level in grown.items() if level})
 
 
-def _courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, _RunNode]]]:
+def courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, RunNode]]]:
     """Return the runs that follow each start from the steady state, each with its sweep."""
-    courses: list[list[tuple[int, _RunNode]]] = []
+    found: list[list[tuple[int, RunNode]]] = []
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]
         runs = [(k, run) for run in _sweep_runs(protocol, k, row)]
-        if not protocol.carry_over or not courses:
-            courses.append(runs)
+        if not protocol.carry_over or not found:
+            found.append(runs)
             continue
         if protocol.rest_ms > 0:
-            courses[0].append(
-                (k, _RunNode(HELD, 1, _rounded(protocol.rest_ms), protocol.resting_mV))
-            )
-        courses[0].extend(runs)
-    return courses
+            found[0].append((k, RunNode(HELD, 1, _rounded(protocol.rest_ms), protocol.resting_mV)))
+        found[0].extend(runs)
+    return found
 
 
-def _insert(level: list[_RunNode], run: _RunNode, member: _Member) -> list[_RunNode]:
+def _insert(level: list[RunNode], run: RunNode, member: _Member) -> list[RunNode]:
     """Find a run of the same course on a level, or add it there; return its children."""
     node = next((other for other in level if other.same_course(run)), None)
     if node is None:
@@ -165,7 +163,7 @@ def _insert(level: list[_RunNode], run: _RunNode, member: _Member) -> list[_RunN
     return node.children
 
 
-def _pruned(roots: list[_RunNode], traced: set[int]) -> list[_RunNode]:
+def _pruned(roots: list[RunNode], traced: set[int]) -> list[RunNode]:
     """Return the roots, after branches that lead to no sample that counts have been cut off.
 
     Arguments:
@@ -184,8 +182,8 @@ def _pruned(roots: list[_RunNode], traced: set[int]) -> list[_RunNode]:
     return [run for run in roots if id(run) in kept]
 
 
-def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[_RunNode]:
-    runs: list[_RunNode] = []
+def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[RunNode]:
+    runs: list[RunNode] = []
     for segment, (first, last) in zip(protocol.sweeps[k], protocol.sample_ranges(k), strict=True):
         for piece, a, b in _pieces(segment, first, last, protocol.sampling_ms):
             runs.extend(_piece_runs(piece, a, b, protocol.sampling_ms, weight))
@@ -220,7 +218,7 @@ def _pieces(
 
 def _piece_runs(
     segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None
-) -> Iterator[_RunNode]:
+) -> Iterator[RunNode]:
     """Yield the runs up to the first sample, over the samples, and on to the boundary."""
     tiny = TIME_TOLERANCE * h
     if first >= last:
@@ -251,20 +249,20 @@ def _stretches(
         yield first + int(a), first + int(b), float(w[a])
 
 
-def _unsampled(segment: Segment, begin: float, end: float) -> Iterator[_RunNode]:
+def _unsampled(segment: Segment, begin: float, end: float) -> Iterator[RunNode]:
     if segment.is_constant:
-        yield _RunNode(HELD, 1, _rounded(end - begin), float(segment.voltage(np.array([begin]))[0]))
+        yield RunNode(HELD, 1, _rounded(end - begin), float(segment.voltage(np.array([begin]))[0]))
     else:
         yield _varying(segment, np.array([begin]), end - begin, range(0), 0.0)
 
 
 def _sampled(
     segment: Segment, samples: range, h: float, dt: float, weight: float
-) -> Iterator[_RunNode]:
+) -> Iterator[RunNode]:
     t = np.arange(samples.start, samples.stop) * h
     if segment.is_constant:
         v = segment.voltage(t[:1])[0]
-        yield _RunNode(
+        yield RunNode(
             HELD,
             len(t),
             _rounded(dt),
@@ -302,13 +300,13 @@ def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
 
 def _varying(
     segment: Segment, begins: np.ndarray, dt: float, samples: range, weight: float
-) -> _RunNode:
+) -> RunNode:
     n_sub = int(_substeps(segment, begins, dt).max())
     h = dt / n_sub
     sub = begins[:, None] + h * np.arange(n_sub)
     nodes = segment.voltage(sub[..., None] + h * NODES)
     at_samples = segment.voltage(begins) if len(samples) else np.empty(0)
-    return _RunNode(
+    return RunNode(
         VARYING,
         len(begins),
         h,
@@ -338,7 +336,7 @@ class _Flattener:
         self.n_data = self.n_nodes = self.n_slots = 0
         self.constant = self.total_weight = 0.0
 
-    def flatten(self, roots: dict[float, list[_RunNode]]) -> RunTree:
+    def flatten(self, roots: dict[float, list[RunNode]]) -> RunTree:
         """Return the arrays of all runs below roots, sorted by their holding potential."""
         self.starts = [self._index(self.voltages, v) for v in roots]
         for slot, children in enumerate(roots.values()):
@@ -361,7 +359,7 @@ class _Flattener:
             tuple(self.outputs),
         )
 
-    def _visit_all(self, roots: list[_RunNode], slot: int, free: int) -> None:
+    def _visit_all(self, roots: list[RunNode], slot: int, free: int) -> None:
         """Visit depth first without recursion; the last child overwrites its parent's state."""
         stack = [(roots, 0, slot, free)]
         while stack:
@@ -373,7 +371,7 @@ class _Flattener:
             self._emit(level[k], source, target)
             stack.append((level[k].children, 0, target, max(free, target + 1)))
 
-    def _emit(self, run: _RunNode, source: int, target: int) -> None:
+    def _emit(self, run: RunNode, source: int, target: int) -> None:
         if run.kind == HELD:
             key = (self._index(self.voltages, run.voltage), run.dt)
             table = self._index(self.tables, key)
@@ -400,7 +398,7 @@ class _Flattener:
         if run.members:
             self._merge(run, weight)
 
-    def _merge(self, run: _RunNode, weight: float) -> None:
+    def _merge(self, run: RunNode, weight: float) -> None:
         n = len(run.sample_mV)
         for m in run.members:
             place = slice(m.samples.start, m.samples.stop)

@@ -53,6 +53,7 @@ def mistimed(
     samples = _samples(fit.problem.experiments)
     if (
         fit.surrogate
+        or fit.problem.noise is not None
         or not samples
         or any(e.clamp is not None and not e.clamp.delay.is_zero for e in fit.problem.experiments)
     ):

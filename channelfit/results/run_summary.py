@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from channelfit.search.plan import FitPlan
 
 
+#: What is minimized with channel noise, in ``summary.json``.
+LIKELIHOOD = "likelihood of channel noise"
+
+
 @dataclass(frozen=True, eq=False)
 class Winner:
     """The best candidate of a search, scored once more in float64 from its traces.
@@ -40,6 +44,9 @@ class Winner:
         quality: the same of all experiments with a weight together.
         deviation_pA: the largest difference between these traces and those in the precision of the
             search; 0 when that was float64.
+        likelihood_cost: pA^2, the cost where it is the likelihood of channel noise; else None.
+        spreads: per experiment (n_sweeps, n_times) pA, the standard deviation with which a current
+            of channels is expected; else none.
     """
 
     values: np.ndarray
@@ -47,15 +54,18 @@ class Winner:
     parts: list[Quality | None]
     quality: Quality
     deviation_pA: float
+    likelihood_cost: float | None = None
+    spreads: tuple[np.ndarray, ...] = ()
 
     @property
     def cost(self) -> float:
-        """The mean square of the residuals, pA^2."""
-        return self.quality.mean_square
+        """The mean square of the residuals, pA^2, or the cost of the likelihood."""
+        likelihood = self.likelihood_cost
+        return self.quality.mean_square if likelihood is None else likelihood
 
     @property
     def rms_pA(self) -> float:
-        """The root of the cost, pA."""
+        """The root mean square of the residuals, pA."""
         return self.quality.rms_pA
 
 
@@ -76,7 +86,14 @@ def rescore(fit: FitPlan, scorer: ChannelScorer, values: np.ndarray) -> Winner:
     ]
     weights = [e.weight for e in fit.problem.experiments]
     whole = pooled((p, w) for p, w in zip(parts, weights, strict=True) if p is not None)
-    return Winner(column[:, 0], traces, parts, whole, deviation)
+    if fit.problem.noise is None:
+        return Winner(column[:, 0], traces, parts, whole, deviation)
+    from channelfit.scoring.channel_noise import NoiseScorer  # loads SymPy
+
+    assert isinstance(scorer, NoiseScorer)
+    cost = float(scorer.score(column).cost[0])
+    spreads = tuple(found[..., 1] for found in scorer.predicted(column[:, 0]))
+    return Winner(column[:, 0], traces, parts, whole, deviation, cost, spreads)
 
 
 def summarize(
@@ -87,7 +104,7 @@ def summarize(
         exact = scorer
     else:
         exact = make_scorer(fit.problem, scorer.backend, "float64")
-    uncertainty, errors = _uncertainty(fit, exact, winner)
+    uncertainty, errors, noise = _uncertainty(fit, exact, winner)
     cautions = (*fit.cautions, *mistimed(fit, exact, winner.values, winner.traces))
     rows = parameter_rows(fit, result) | _ties(fit, result.values)
     return {
@@ -98,6 +115,7 @@ def summarize(
         **winner.quality.as_plain(),
         "parameters": {name: row | errors.get(name, {}) for name, row in rows.items()},
         "uncertainty": uncertainty,
+        **noise,
         "experiments": [
             {
                 "protocol": e.protocol.name,
@@ -110,6 +128,7 @@ def summarize(
         "membrane": _membrane(fit.document),
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
         **({"minimized": fit.cost.name} if fit.cost else {}),
+        **({"minimized": LIKELIHOOD} if fit.problem.noise else {}),
         "warnings": [asdict(caution) for caution in cautions],
         "agreement": result.agreement,
         "failing_examples": fit.failing_examples() if result.failures else [],
@@ -188,16 +207,29 @@ def _sources(experiment: Experiment) -> dict[str, Any]:
 
 def _uncertainty(
     fit: FitPlan, scorer: ChannelScorer, winner: Winner
-) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the uncertainty of the winner, as a whole and by parameter."""
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return the uncertainty of the winner, as a whole and by parameter, and its fluctuations."""
     if fit.cost is not None:
         remark = f"no standard errors: {fit.cost.name} was minimized, which has no derivatives"
-        return {"remarks": [remark], "undetermined": []}, {}
+        return {"remarks": [remark], "undetermined": []}, {}, {}
     try:
         judged = assessment.assess(fit, scorer, winner.values, traces=winner.traces)
     except InputError as error:  # too few samples: the fit itself stands
-        return {"remarks": [str(error)], "undetermined": []}, {}
-    return assessment.as_plain(judged), assessment.parameter_rows(judged.estimate, fit.problem)
+        return {"remarks": [str(error)], "undetermined": []}, {}, {}
+    plain, rows = (
+        assessment.as_plain(judged),
+        assessment.parameter_rows(judged.estimate, fit.problem),
+    )
+    if fit.problem.noise is None:
+        return plain, rows, {}
+    from channelfit.results.fluctuations import fluctuations  # load SymPy
+    from channelfit.scoring.channel_noise import NoiseScorer
+
+    assert isinstance(scorer, NoiseScorer)
+
+    found = fluctuations(fit.problem, scorer, winner.values, judged.estimate)
+    plain["remarks"] += found.remarks
+    return plain, rows, {"channel_noise": found.as_plain()}
 
 
 def parameter_rows(fit: FitPlan, result: FitResult) -> dict[str, dict[str, Any]]:

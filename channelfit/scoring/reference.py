@@ -125,9 +125,9 @@ class ReferenceScorer(ChannelScorer):
         The states of all chains follow each other. NaN after a shorter sweep's end, and everywhere
         for values that fail.
         """
-        channel = _Population(self.problem.model, np.asarray(values, dtype=float)[:, None])
+        channel = Population(self.problem.model, np.asarray(values, dtype=float)[:, None])
         found = [
-            _Simulation(channel, e.protocol, self.refine).occupancies()
+            Simulation(channel, e.protocol, self.refine).occupancies()
             for e in self.problem.experiments
         ]
         return found if channel.status()[0] == OK else [np.full_like(x, np.nan) for x in found]
@@ -171,15 +171,15 @@ class ReferenceScorer(ChannelScorer):
         self, parameters: np.ndarray, experiments: list[Experiment] | tuple[Experiment, ...]
     ) -> tuple[list[np.ndarray], np.ndarray]:
         parameters = self._checked(parameters)
-        channel = _Population(self.problem.model, parameters)
-        currents = [_Simulation(channel, e.protocol, self.refine).currents() for e in experiments]
+        channel = Population(self.problem.model, parameters)
+        currents = [Simulation(channel, e.protocol, self.refine).currents() for e in experiments]
         status = channel.status()
         for current in currents:
             current[..., status != OK] = np.nan
         return currents, status
 
 
-class _Population:
+class Population:
     """All candidates of one call: their rates, gains, and what went wrong.
 
     Occupancies are a list, one array (n_candidates, n_states) a chain.
@@ -265,7 +265,12 @@ class _Population:
                 held_propagator(self.rates(c, np.array([v_mV]))[0], key[1])
                 for c in self.model.chains
             ]
-        return [_applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
+        return [self.applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
+
+    def applied(self, p: np.ndarray, x: np.ndarray) -> np.ndarray:
+        """Take one step of every candidate: (n, s, s) times (n, s), without leak of probability."""
+        x = np.einsum("cij,cj->ci", p, x)
+        return np.asarray(x / x.sum(axis=1, keepdims=True))
 
     def current(self, state: list[np.ndarray], v_mV: float) -> np.ndarray:
         """Return the current (n_candidates,) pA of occupancies, one array a chain, at a voltage."""
@@ -302,10 +307,10 @@ class _Move:
     sample: int | None = None
 
 
-class _Simulation:
+class Simulation:
     """One protocol, simulated sweep after sweep, sample after sample."""
 
-    def __init__(self, channel: _Population, protocol: Protocol, refine: int) -> None:
+    def __init__(self, channel: Population, protocol: Protocol, refine: int) -> None:
         self.channel, self.protocol, self.refine = channel, protocol, refine
         self._observed: Callable[[list[np.ndarray], float], np.ndarray] = channel.current
 
@@ -370,7 +375,7 @@ class _Simulation:
                     v = float(piece.voltage(np.array([move.begin_ms]))[0])
                     state = self.channel.arrived(state, v)
                     out[move.sample] = self._observed(state, v)
-                state = [_applied(p[i], x) for p, x in zip(maps, state, strict=True)]
+                state = [self.channel.applied(p[i], x) for p, x in zip(maps, state, strict=True)]
         return state
 
     def _relaxation(
@@ -507,12 +512,6 @@ def _step_ends(piece: Segment, move: _Move, refine: int) -> np.ndarray:
     least = max(1.0, moved / MAX_STEP_MV * (1 - 1e-9))
     n = 2 ** math.ceil(math.log2(least)) * refine
     return np.asarray(move.begin_ms + move.duration_ms * np.arange(n + 1) / n)
-
-
-def _applied(p: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Take one step of every candidate: (n, s, s) times (n, s), without leak of probability."""
-    x = np.einsum("cij,cj->ci", p, x)
-    return np.asarray(x / x.sum(axis=1, keepdims=True))
 
 
 def _extrapolated(differences: np.ndarray) -> np.ndarray:

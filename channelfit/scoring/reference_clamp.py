@@ -19,7 +19,7 @@ from channelfit.problem.experiment import Experiment
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import OK
 from channelfit.problem.waves import Constant, Samples, Segment
-from channelfit.scoring.reference import ReferenceScorer, _Population
+from channelfit.scoring.reference import Population, ReferenceScorer
 
 _LEAST_MASS = 1e-7
 _TINY = 1e-9
@@ -38,7 +38,7 @@ class ClampReference(ReferenceScorer):
         ]
         status = np.full(n, OK, np.int8)
         for c in range(n):
-            channel = _Population(self.problem.model, parameters[:, c : c + 1])
+            channel = Population(self.problem.model, parameters[:, c : c + 1])
             for experiment, currents in zip(experiments, out, strict=True):
                 assert experiment.clamp is not None
                 cell = _ClampedCell(channel, experiment.clamp, parameters[:, c])
@@ -52,7 +52,7 @@ class ClampReference(ReferenceScorer):
 class _ClampedCell:
     """One candidate: the right side of its equations, its rest, and what is recorded."""
 
-    def __init__(self, channel: _Population, clamp: Clamp, theta: np.ndarray) -> None:
+    def __init__(self, channel: Population, clamp: Clamp, theta: np.ndarray) -> None:
         self.channel = channel
         values = quantities_at(clamp, channel.model, theta)
         self.resistance = 1e-3 * values["series_resistance"]

@@ -29,6 +29,8 @@ CLAMPED = {
     "cpu": ("channelfit.scoring.clamp", "ClampScorer"),
     "cuda": ("channelfit.scoring.clamp_cuda", "ClampCudaScorer"),
 }
+#: The one of problems with channel noise.
+_NOISY = ("channelfit.scoring.channel_noise", "NoiseScorer")
 #: The same for experiments that differ in more than the command.
 _GROUPED = ("channelfit.scoring.grouped", "GroupedScorer")
 
@@ -206,9 +208,19 @@ def make_scorer(
     Raises:
         InputError: an unknown backend, dtype or path, or one that cannot run here, and what to do.
     """
+    if problem.noise is not None and backend == "auto":
+        backend = "cpu"
     backend = chosen_backend(backend, dtype)
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
+    if problem.noise is not None:
+        if backend != "cpu":
+            raise InputError(
+                "the likelihood of channel noise is computed by the cpu backend, not by "
+                f"{backend}; leave --backend out, or use --backend cpu"
+            )
+        filtered: ChannelScorer = _class(*_NOISY)(problem, dtype, path)
+        return filtered
     kinds = [
         _class(*(CLAMPED if group.clamp is not None else BACKENDS)[backend])
         for group in problem.groups

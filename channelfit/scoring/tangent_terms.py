@@ -51,12 +51,12 @@ class TermPlans:
         self, model: ChannelModel, plan: Plan, oscillating: bool, grade: int | None
     ) -> None:
         self.model, self.plan = model, plan
-        self.drives = TangentSource(_driven(model), [term.drive for term in model.terms])
+        self.drives = TangentSource(driven(model), [term.drive for term in model.terms])
         self.parts = []
         for k, term in enumerate(model.terms):
             if not term.chains:
                 continue
-            alone = _driven(model.alone(term))
+            alone = driven(model.alone(term))
             alone = alone if alone.relaxes else alone.expanded()
             part = Plan(plan.tree, plan.width, oscillating, alone.relaxes, grade)
             assert part.n_flat == plan.n_flat
@@ -72,7 +72,7 @@ class TermPlans:
         return [(k, walk_of(source, plan)) for k, source, plan in self.parts]
 
 
-def _driven(model: ChannelModel) -> ChannelModel:
+def driven(model: ChannelModel) -> ChannelModel:
     """Return the model with one term of all its chains, driven by 1 pA."""
     conductance, reversal = _UNIT
     term = Term("unit", tuple(range(len(model.chains))), conductance, reversal)

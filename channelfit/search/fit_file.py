@@ -14,6 +14,7 @@ import numpy as np
 from channelfit.model.channel import ChannelModel
 from channelfit.model.scope import check_cell
 from channelfit.problem.beside_model import fit_cautions
+from channelfit.problem.channel_noise import fault_of, read_channel_noise, with_unitary
 from channelfit.problem.clamp import Clamp, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.plausibility import CheckedRecording, protocol_cautions, recording_cautions
@@ -122,6 +123,7 @@ def plan_search(problem: Problem, keys: Section, **known: Any) -> FitPlan:
 
     Raises: InputError for a key that cannot be used.
     """
+    problem = _with_noise(problem, keys)
     model = problem.model
     settings, stop = _mapping(keys, "optimizer"), _mapping(keys, "stop")
     optimizer = settings.pop("name", default_optimizer(settings))
@@ -193,11 +195,13 @@ def _clamped(
         experiments = [replace(e, clamp=e.clamp or common) for e in experiments]
     used = model.used_names()
     used = used.union(*(e.clamp.used_names() for e in experiments if e.clamp))
+    if (noise := read_channel_noise(section, model)) is not None:
+        used |= noise.used_names()
     for p in model.parameters:
         if p.name not in used and not p.fixed:
             raise section.error(
-                f"the parameter {p.name} changes nothing: no rate, current or clamp uses it; "
-                "remove it or write `fixed: true`"
+                f"the parameter {p.name} changes nothing: no rate, current, clamp or noise uses "
+                "it; remove it or write `fixed: true`"
             )
     return list(experiments)
 
@@ -414,6 +418,20 @@ def _thinned(experiment: Experiment, every: int) -> Experiment:
     return replace(experiment, protocol=protocol, recording=recording)
 
 
+def _with_noise(problem: Problem, section: Section) -> Problem:
+    """Return the problem with the noise of its channels, where the fit section describes it.
+
+    Raises InputError: experiments whose fluctuations are not those of channels.
+    """
+    noise = read_channel_noise(section, problem.model)
+    if noise is None:
+        return problem
+    for e in problem.experiments:
+        if fault := fault_of(e):
+            raise section.error(f"{e.title}: {fault}", "noise")
+    return replace(problem, model=with_unitary(problem.model, noise), noise=noise)
+
+
 def _surrogate(section: Section) -> tuple[float, int]:
     """Read the standard deviation of the noise, pA, and its seed."""
     inner = section.section("surrogate", {})
@@ -434,6 +452,11 @@ def _solved(section: Section, problem: Problem, constraints: Sequence[Bounded]) 
     that is linear; optimizers that use costs alone have one parameter less to find.
     """
     names = [str(name) for name in section.items("solve")]
+    if names != ["none"] and problem.noise is not None:
+        raise section.error(
+            "the likelihood of channel noise is a parabola in no parameter; leave solve out",
+            "solve",
+        )
     if names != ["none"] and any(e.clamp for e in problem.experiments):
         raise section.error(
             "with a clamp no parameter can be solved: what flows changes the potential at which "
@@ -485,6 +508,8 @@ def starts_from_values(section: Section, surrogate: bool = False) -> bool:
 
 def _prior_noise(section: Section, model: ChannelModel) -> float:
     """Read the standard deviation of a sample, pA; it is needed where a parameter has a prior."""
+    if isinstance(section.take("noise"), Mapping):
+        return 0.0  # `_with_noise` reads it
     noise: float | None = section.quantity("noise")
     named = [p.name for p in model.parameters if p.prior]
     if noise is None:

@@ -22,6 +22,7 @@ from channelfit.problem.rate_bounds import Bounded
 from channelfit.problem.recording import Recording, masks
 from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.scoring.scorer import ChannelScorer, Scorer
+from channelfit.scoring.stochastic import simulate_noisy
 from channelfit.search.choose import DIRECTED, OPTIMIZERS, make_optimizer
 from channelfit.search.cost import Cost, CostScorer
 from channelfit.search.loop import StopRules, make_stop_rules
@@ -311,6 +312,8 @@ def simulate_surrogate(
 ) -> Problem:
     """Return the problem with data simulated from the parameters' values.
 
+    With the noise of channels these are drawn one by one.
+
     Arguments:
         scorer: simulates; of this problem's model and protocols.
         noise_pA: standard deviation of the Gaussian noise that is added to every sample.
@@ -319,8 +322,11 @@ def simulate_surrogate(
     Raises: InputError when a parameter has no value, or the values give no finite current.
     """
     values = problem.values()
-    currents = [c[:, :, 0] for c in scorer.simulate(values[:, None])]
     random = np.random.Generator(np.random.Philox(seed))
+    if problem.noise is None:
+        currents = [c[:, :, 0] for c in scorer.simulate(values[:, None])]
+    else:
+        currents = simulate_noisy(problem, values, random)
     experiments = []
     for k, (experiment, current) in enumerate(zip(problem.experiments, currents, strict=True), 1):
         weight = masks([], experiment.protocol)

@@ -22,7 +22,7 @@ from channelfit.problem.protocol import load_protocol
 from channelfit.reading.documents import read_yaml
 from channelfit.reading.errors import InputError
 from channelfit.results.report.description import rate_text
-from channelfit.scoring.reference import _Population
+from channelfit.scoring.reference import Population
 from channelfit.scoring.reference_matrices import steady_state
 from channelfit.scoring.scorer import make_scorer
 from support.model_texts import GATED, PLAIN, PRINTED, TIED, changed, ring
@@ -271,7 +271,7 @@ def assert_reversible(model: ChannelModel, seed: int = 0, least: float = 1e-9) -
     lower, upper = (
         np.array([[getattr(p, end)] for p in model.parameters]) for end in ("lower", "upper")
     )
-    channel = _Population(model, lower + (upper - lower) * share)
+    channel = Population(model, lower + (upper - lower) * share)
     for v in (-90.0, 0.0, 40.0):
         rates = channel.rates(model.chains[0], np.array([v]))[0]
         rest = steady_state(rates)
@@ -298,7 +298,7 @@ def test_the_sodium_scheme_balances_by_itself():
     derived = build_model(document, None)
     p = written.values()[:, None] * np.random.default_rng(1).uniform(0.9, 1.1, (17, 30))
     v = np.linspace(-120, 60, 7)
-    one, other = (_Population(m, p).rates(m.chains[0], v) for m in (written, derived))
+    one, other = (Population(m, p).rates(m.chains[0], v) for m in (written, derived))
     np.testing.assert_allclose(one, other, rtol=1e-12)
 
 

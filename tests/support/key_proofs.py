@@ -87,7 +87,8 @@ def effect(folder: Path, file: str, told: bool) -> str:
     )
     if clamped:
         fit = replace(fit, problem=_with_clamps_as_parameters(fit.problem))
-    scorer = make_scorer(fit, "cpu" if clamped else "reference")
+    filtered = fit.has_currents and fit.problem.noise is not None
+    scorer = make_scorer(fit, "cpu" if clamped or filtered else "reference")
     objective = fit.objective(scorer)
     unit = np.random.default_rng(0).random((objective.n_free, 5))
     score = objective.score(unit)

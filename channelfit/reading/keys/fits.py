@@ -152,10 +152,12 @@ FIT = Keys(
         "none",
     ),
     noise=Key(
-        Quantity("current"),
+        either(Quantity("current"), Within("channel noise")),
         "The standard deviation of a sample, above 0, by which priors are weighed against the "
-        "data. It is needed where a parameter has a prior.",
+        "data; it is needed where a parameter has a prior. Or a mapping that makes the cost the "
+        "likelihood of the current of single channels.",
         "5 pA",
+        null=True,
     ),
     start=START,
     discover=Key(
@@ -331,6 +333,30 @@ LEAK = Keys(
     ),
 )
 LOWPASS = Keys("clamp lowpass", "A Bessel filter.", poles=POLES, cutoff=CUTOFF)
+CHANNEL_NOISE = Keys(
+    "channel noise",
+    "What makes the current fluctuate: numbers with units, or expressions of parameters, which are "
+    "fitted then. The cost is the likelihood of the fluctuating current, which tells the number of "
+    "channels and the current of one.",
+    channels=Key(
+        ConstantQuantity("none"),
+        "The number of channels that carry the current.",
+        "N",
+        required=True,
+    ),
+    instrument=Key(
+        ConstantQuantity("current"),
+        "The standard deviation that the amplifier adds to each sample.",
+        "sigma",
+        required=True,
+    ),
+    open=Key(
+        ConstantQuantity("current"),
+        "The standard deviation that each open channel adds to each sample.",
+        "0.1 pA",
+        0.0,
+    ),
+)
 RATES_WITHIN = Keys(
     "rates_within",
     "Bounds on some rates.",
@@ -370,5 +396,6 @@ SECTIONS = (
     COMPENSATION,
     LEAK,
     LOWPASS,
+    CHANNEL_NOISE,
     RATES_WITHIN,
 )

@@ -35,6 +35,11 @@ NOISE_FREE = 1e-4
 #: Degrees of freedom of a variance below which a remark says so: standard errors are then uncertain
 #: by a sixth or more themselves.
 FEW = 20.0
+#: What the standard errors of a fit with channel noise rest on.
+_OF_CHANNELS = (
+    "the standard errors are those of the likelihood of a current that single channels of this "
+    "scheme carry"
+)
 #: Standard errors from the minimum beyond which a fit counts as unfinished.
 UNFINISHED = 0.3
 
@@ -90,6 +95,8 @@ def assess(
         traces = [c[:, :, 0] for c in scorer.simulate(objective.physical(unit))]
     found = estimate(objective, unit[:, 0], n_samples)
     noise_free = fit.surrogate and fit.noise_pA == 0
+    if fit.problem.noise is not None:
+        return replace(judge(found, before), remarks=(_OF_CHANNELS, *_doubts(found, finish)))
     if noise_free or found.cost < (NOISE_FREE * peak) ** 2:
         found = estimate(objective, unit[:, 0], n_samples, sigma_pA=ASSUMED_NOISE * peak)
     else:
@@ -124,6 +131,12 @@ def _remarks(found: Estimate, refined: bool) -> list[str]:
         remarks.append(
             "the residuals look independent of each other, which is what the standard errors assume"
         )
+    return remarks + _doubts(found, refined)
+
+
+def _doubts(found: Estimate, refined: bool) -> list[str]:
+    """Return sentences on a fit that is not at its minimum, or at a bound."""
+    remarks = []
     if found.distance > UNFINISHED:
         remarks.append(_unfinished(found, refined))
     for name, side in zip(found.names, found.pushed, strict=True):
