@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -36,9 +35,9 @@ import numpy as np
 from report import RESULTS, Row, as_script, compared, finish
 
 import channelfit as cf
-from channelfit.designs.plan import DesignPlan, ParameterPlan, simulated
+from channelfit.designs.plan import DesignPlan, ParameterPlan
 from channelfit.designs.separation import SeparationPlan, best_fits
-from channelfit.front.designing import design_plan, designed
+from channelfit.front.designing import design_plan, designed, grouped
 from channelfit.front.progress import screen_for
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model, load_model
@@ -46,6 +45,7 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.recording import Recording
 from channelfit.reading.documents import read_yaml
 from channelfit.results.comparison import criteria
+from channelfit.scoring.machine.threads import keep_to, usable_cores
 from channelfit.scoring.scorer import make_scorer
 from channelfit.tasks.executor import TaskSet
 from channelfit.tasks.result_store import Arrays, Key
@@ -95,22 +95,23 @@ def mean_log(plan: ParameterPlan, protocol: cf.Protocol) -> float:
 
 def scatter(plan: ParameterPlan, protocol: cf.Protocol, n: int) -> np.ndarray:
     """Standard deviations of parameters fitted to n simulated recordings, parts of the values."""
-    truth = plan.members[:, 0]
-    quiet = make_scorer(Problem(plan.model, (Experiment(protocol),)), "cpu")
+    subject, places = plan.subject, plan.subject.places
+    truth = subject.members[:, 0]
+    quiet = make_scorer(Problem(subject.model, (Experiment(protocol),)), "cpu")
     current = quiet.simulate(truth[:, None])[0][:, :, 0]
     random, fitted = np.random.default_rng(0), []
     for _ in range(n):
         noisy = current + plan.noise * random.standard_normal(current.shape)
         recording = Recording(protocol.times_ms, noisy, np.ones(current.shape))
-        scorer = make_scorer(Problem(plan.model, (Experiment(protocol, recording),)), "cpu")
+        scorer = make_scorer(Problem(subject.model, (Experiment(protocol, recording),)), "cpu")
         values = truth.copy()
         for _ in range(NEWTON):
             here = scorer.linearize(values[:, None])
-            slope = here.gradient[plan.places, 0] * values[plan.places]
-            curve = here.hessian[np.ix_(plan.places, plan.places)][..., 0]
-            curve = curve * np.multiply.outer(values[plan.places], values[plan.places])
-            values[plan.places] *= np.exp(-np.linalg.solve(curve, slope))
-        fitted.append(np.log(values[plan.places] / truth[plan.places]))
+            slope = here.gradient[places, 0] * values[places]
+            curve = here.hessian[np.ix_(places, places)][..., 0]
+            curve = curve * np.multiply.outer(values[places], values[places])
+            values[places] *= np.exp(-np.linalg.solve(curve, slope))
+        fitted.append(np.log(values[places] / truth[places]))
     return np.std(fitted, axis=0, ddof=1)
 
 
@@ -118,36 +119,30 @@ class Pool:
     """Tasks side by side in processes of this machine; see `channelfit.tasks.executor`."""
 
     def __init__(self, jobs: int) -> None:
-        self.pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"))
+        share = max(1, usable_cores() // jobs)
+        context = multiprocessing.get_context("spawn")
+        self.pool = ProcessPoolExecutor(jobs, context, initializer=keep_to, initargs=(share,))
 
     def __call__(self, tasks: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
         """Yield the key and the result of each task."""
         return zip(keys, self.pool.map(tasks.compute, keys), strict=True)
 
 
-def plan_for(model: ChannelModel, **changed: object) -> DesignPlan:
-    """A plan with the settings that all parts share."""
+def plan_for(*models: ChannelModel, **changed: object) -> DesignPlan:
+    """A plan for one model, or to separate several, with the settings that all parts share."""
     common = {
-        "values": None,
-        "separate": [],
+        **grouped("limits"),
+        **grouped("ensemble"),
         "segments": "20 step",
         "noise": "20 pA",
-        "holding": "-80 mV",
-        "lowest": "-120 mV",
-        "highest": "60 mV",
-        "shortest": "20 ms",
-        "sampling": f"{SAMPLING} ms",
-        "mask": 0,
         "criterion": "log",
         "parameters": [],
         "predict": [],
-        "members": 1,
-        "spread": 0.0,
-        "worst": False,
         "iterations": 150,
         "seed": 0,
     }
-    return design_plan(model, **{**common, **changed})
+    schemes = [(model, {}, model.name) for model in models]
+    return design_plan(schemes, **{**common, **changed})[0]
 
 
 def for_two_gates(folder: Path, starts: int, confirm: int, pool: Pool) -> Iterator[Row]:
@@ -163,7 +158,7 @@ def for_two_gates(folder: Path, starts: int, confirm: int, pool: Pool) -> Iterat
     if confirm:
         expected = plan.errors(found.protocol, "cpu")[:, 0]
         seen = scatter(plan, found.protocol, confirm)
-        for p, one, other in zip(plan.free, seen, expected, strict=True):
+        for p, one, other in zip(plan.subject.free, seen, expected, strict=True):
             note = f"{confirm} simulated recordings; against the expected error"
             yield compared(f"scatter of {p.name}", one, "of its value", other, note)
 
@@ -177,7 +172,7 @@ def for_five_states(starts: int, pool: Pool) -> Iterator[Row]:
     longer = (staircase.times_ms.size * staircase.sampling_ms / plan.limits.length) ** 0.5
     theirs = plan.errors(staircase, "cpu")[:, 0] * longer
     own = plan.errors(found.protocol, "cpu")[:, 0]
-    for p, one, other in zip(plan.free, own, theirs, strict=True):
+    for p, one, other in zip(plan.subject.free, own, theirs, strict=True):
         note = "20 s, against the staircase at equal recording time"
         yield compared(f"expected error of {p.name}", one, "of its value", other, note)
     counts = [int((errors > DETERMINED).sum()) for errors in (own, theirs)]
@@ -195,7 +190,7 @@ def for_five_states(starts: int, pool: Pool) -> Iterator[Row]:
 
 def fitted(plan: ParameterPlan, protocol: cf.Protocol) -> cf.Fit:
     """A fit of a simulated recording from anywhere in the ranges."""
-    current = simulated(plan.model, protocol, plan.members)[0, :, 0]
+    current = plan.subject.simulated(protocol, plan.subject.members)[0, :, 0]
     noisy = current + plan.noise * np.random.default_rng(1).standard_normal(current.shape)
     experiment = cf.Experiment(protocol, noisy)
     return cf.fit(cf.Model.load(MODELS / "herg_markov.yaml"), experiment, seed=0, progress=False)
@@ -206,7 +201,7 @@ def for_two_schemes(starts: int, simulations: int, pool: Pool) -> Iterator[Row]:
     staircase = cf.Protocol.load(STAIRCASE)
     length = staircase.times_ms.size * staircase.sampling_ms
     models = [other_order(), load_model(MODELS / "herg_markov.yaml")]
-    plan = plan_for(models[0], separate=models[1:], length=length, noise="25 pA", iterations=100)
+    plan = plan_for(*models, length=length, noise="25 pA", iterations=100)
     found = designed(plan, starts, [], screen_for("two schemes", True), pool)
     for protocol in (found.protocol, staircase):
         rows = plan.judged(protocol)
@@ -214,12 +209,12 @@ def for_two_schemes(starts: int, simulations: int, pool: Pool) -> Iterator[Row]:
         for row in rows:
             yield Row(f"{protocol.name}: {row.name}", row.columns["rms, pA"], "pA", note=note)
         wrong = rows[0].fit.known
-        true = plan.truths[0]
+        true = plan.subjects[0].members
         tasks = [(plan, protocol, k, wrong, true) for k in range(simulations)]
         apart = np.array(list(pool.pool.map(delta_bic, tasks)))
         of = f"of {simulations} simulated recordings"
-        yield Row(f"{protocol.name}: told apart, delta BIC above 6", int((apart > 6).sum()), of)
-        yield Row(f"{protocol.name}: not told apart, delta BIC below 2", int((apart < 2).sum()), of)
+        yield Row(f"{protocol.name}: separated, delta BIC above 6", int((apart > 6).sum()), of)
+        yield Row(f"{protocol.name}: not separated, delta BIC below 2", int((apart < 2).sum()), of)
         yield Row(f"{protocol.name}: median delta BIC", float(np.median(apart)), "")
 
 
@@ -235,16 +230,14 @@ def other_order() -> ChannelModel:
 def delta_bic(task: tuple[SeparationPlan, cf.Protocol, int, np.ndarray, np.ndarray]) -> float:
     """BIC of the wrong scheme less that of the true one, of one simulated recording."""
     plan, protocol, number, wrong, true = task
-    current = simulated(plan.models[0], protocol, true)[:, :, 0]
+    current = plan.subjects[0].simulated(protocol, true)[:, :, 0]
     random = np.random.default_rng([7, number])
-    experiment = plan.experiment(
-        protocol, current + plan.noise * random.standard_normal(current.shape)
-    )
+    noisy = current + plan.noise * random.standard_normal(current.shape)
     bics = []
-    for model, known in zip(plan.models, (true, wrong), strict=True):
-        cost = best_fits(model, experiment, known, number, *DRAWN)[1][0]
-        k = sum(not p.fixed for p in model.parameters)
-        bics.append(criteria(cost, k, current.size)[1])
+    for subject, known in zip(plan.subjects, (true, wrong), strict=True):
+        experiment = plan.experiment(subject, protocol, noisy)
+        cost = best_fits(subject, experiment, known, number, *DRAWN)[1][0]
+        bics.append(criteria(cost, len(subject.free), current.size)[1])
     return bics[1] - bics[0]
 
 
@@ -256,7 +249,7 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=8)
     parser.add_argument("--confirm", type=int, default=200)
     parser.add_argument("--simulations", type=int, default=40)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--jobs", type=int, default=usable_cores())
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     pool = Pool(options.jobs)

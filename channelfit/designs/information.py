@@ -9,9 +9,8 @@ voltages. A long piece is cut into panels, each twice as long as the one before,
 change most after a step; the integral in a panel is Gauss's. The states and their derivatives by
 parameters follow a linear equation, so that a panel takes them to its end by a matrix exponential
 and its derivatives. The gradient by all voltages and durations at once comes from one walk
-backward (the adjoint of Griewank and Walther 2008, chapter 3); the derivative of an exponential by
-its voltage is the imaginary part at a voltage moved by an imaginary step, exact to rounding
-(Martins et al. 2003, doi:10.1145/838250.838251).
+backward (the adjoint of Griewank and Walther 2008, chapter 3), with derivatives by the voltage of
+a panel from imaginary parts, as in `derivatives`.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from channelfit.designs.criteria import Criterion
-from channelfit.designs.derivatives import Derivatives, Generators
-from channelfit.model.channel import ChannelModel
+from channelfit.designs.derivatives import STEP, Derived, derived, generators, scope_of
+from channelfit.model.channel import Chain, ChannelModel
 from channelfit.reading.errors import InputError
 
 Array = np.ndarray
@@ -33,40 +32,68 @@ _HALVINGS = 12
 #: Nodes and weights of Gauss and Legendre in 0 .. 1.
 _NODES, _WEIGHTS = (0.5 * part for part in np.polynomial.legendre.leggauss(3))
 _NODES = _NODES + 0.5
-_STEP = 1e-40  # of voltages, imaginary
 #: Terms of the exponential's series, and the norm that it is good for.
 _TERMS, _NORM = 14, 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Pieces:
-    """A command voltage as pieces at constant voltages, in their order.
+    """A command voltage as pieces at constant voltages, sweep after sweep.
 
     Attributes:
-        volts: (n_pieces,) mV.
+        volts: (n_pieces + 1,) mV; the last is the holding potential, at whose steady state each
+            sweep begins.
         lengths: (n_pieces,) ms.
+        counted: (n_pieces,) ms of each piece whose samples count.
         long: (n_pieces,) whether a piece is cut into panels.
-        counted: (n_pieces,) whether its samples count.
-        holding: mV, whose steady state is the start.
+        first: (n_pieces,) whether a sweep begins.
+        segment: (n_pieces,) the segment to which a piece belongs, of all sweeps.
     """
 
     volts: Array
     lengths: Array
-    long: Array
     counted: Array
-    holding: float
+    long: Array
+    first: Array
+    segment: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Slopes:
+    """Derivatives of a criterion by `volts`, `lengths` and `counted` of pieces."""
+
+    volts: Array
+    lengths: Array
+    counted: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A channel whose current is recorded.
+
+    Attributes:
+        members: (n_parameters, n_members), an ensemble of parameter vectors, base units.
+        free: names of the parameters in question; others are known.
+        sign: the factor of its current.
+    """
+
+    model: ChannelModel
+    members: Array
+    free: Sequence[str] = ()
+    sign: float = 1.0
 
 
 class Informed:
-    """Computes the information of protocols about a model.
+    """Computes the information of protocols about channels that are recorded together.
 
     Arguments:
-        free: names of the parameters in question; others are known.
-        members: (n_parameters, n_members), an ensemble of parameter vectors, base units.
+        sources: the channels.
         scales: (n_free, n_members): derivatives are multiplied by these; with the values themselves
             the information is that of logarithms.
         noise: pA, the standard deviation of a sample.
         sampling: ms between samples.
+        factor: whether a factor of the whole current, which is 1, is in question, too, as the
+            first parameter.
 
     Raises:
         InputError: a gate without a time constant.
@@ -74,27 +101,23 @@ class Informed:
 
     def __init__(
         self,
-        model: ChannelModel,
-        free: Sequence[str],
-        members: Array,
+        sources: Sequence[Source],
         scales: Array,
         noise: float,
         sampling: float,
+        factor: bool = False,
     ) -> None:
-        for chain in model.chains:
-            if chain.instant:
-                raise InputError(
-                    f"the gate {chain.name} has no time constant (tau: 0); design needs one"
-                )
-        self.model, self.scales = model, scales
-        self.derivatives = Derivatives(model, free, members)
+        instant = [c.name for s in sources for c in s.model.chains if c.instant]
+        if instant:
+            raise InputError(
+                f"the gate {instant[0]} has no time constant (tau: 0); design needs one"
+            )
+        self.sources, self.scales, self.factor = sources, scales, factor
         self.per_ms = 1.0 / (noise**2 * sampling)
-        self.n_free, self.n_members = len(free), members.shape[1]
 
     def matrices(self, pieces: Pieces) -> Array:
         """Return the information (n_members, n_free, n_free)."""
-        walk = _Walk(self, pieces, complex_step=False)
-        found: Array = walk.information
+        found: Array = _Walk(self, pieces, complex_step=False).information
         return found
 
     def shares(self, pieces: Pieces) -> Array:
@@ -104,38 +127,36 @@ class Informed:
         """
         walk = _Walk(self, pieces, complex_step=False)
         each = np.einsum("qg,iqgm->qim", walk.weights, walk.scaled**2)
-        found = np.zeros((len(pieces.volts), *each.shape[1:]))
+        found = np.zeros((len(pieces.lengths), *each.shape[1:]))
         np.add.at(found, walk.piece_of, each)
         return found
 
-    def with_gradient(self, pieces: Pieces, criterion: Criterion) -> tuple[float, Array, Array]:
-        """Return a criterion, and its derivatives by voltages and lengths, (n_pieces,) each.
-
-        Arguments:
-            criterion: of the information.
-        """
+    def with_gradient(self, pieces: Pieces, criterion: Criterion) -> tuple[float, Slopes]:
+        """Return a criterion of the information, and its derivatives."""
         walk = _Walk(self, pieces, complex_step=True)
         value, slope = criterion(walk.information)
-        return (value, *walk.backward(slope))
+        return value, walk.backward(slope)
 
 
 class _ChainWalk:
     """A chain through all panels: states, rows at the nodes and exponentials.
 
     Arguments:
-        a: its generators at the voltages of all pieces, and at the holding potential.
-        conductances: of its states.
-        walk: of the protocol.
+        value, by: its generators at the voltages of all pieces, and at the holding potential, the
+            last, with their derivatives; real where no derivatives by voltages are taken.
+        here: the places of the parameters by which these are.
     """
 
-    def __init__(self, a: Generators, conductances: Array, walk: _Walk) -> None:
-        self.a, self.walk = a, walk
-        step = 1j * _STEP if walk.complex_step else 0.0
-        value, by = a.value + step * a.by_v, a.by + step * a.by_both
-        n = len(walk.pieces.volts)  # the last voltage is the holding potential
-        self.ends, self.rows = _exponentials(value[:, :n], by[:, :, :n], conductances, walk.pieces)
-        self.states = self._walked()
-        z, r = self.states, self.rows.real
+    def __init__(
+        self, chain: Chain, value: Array, by: Array, here: Sequence[int], walk: _Walk
+    ) -> None:
+        self.value, self.by, self.here, self.walk = value, by, here, walk
+        self.begins = _steady(value[:, -1], by[:, :, -1])
+        self.ends, self.rows = _exponentials(
+            value[:, :-1], by[:, :, :-1], np.array(chain.conductances), walk.pieces
+        )
+        self.states = z = self._walked()
+        r = self.rows
         # (panels, nodes, members), and in front of the members for derivatives
         self.open = np.einsum("qgmn,qmn->qgm", r[:, :, 0], z[:, 0])
         self.open_by = np.einsum("qgmn,qpmn->qgpm", r[:, :, 0], z[:, 1:])
@@ -143,58 +164,53 @@ class _ChainWalk:
 
     def _walked(self) -> Array:
         """Return states and derivatives as panels begin, (panels, 1 + here, members, n)."""
-        start = _steady(self.walk.held(self.a))
-        found = np.empty((len(self.ends), *start.shape))
-        z = start
-        ends = self.ends.real
-        for q in range(len(ends)):
-            found[q] = z
+        found = np.empty((len(self.ends), *self.begins.shape))
+        z, ends = self.begins.real, self.ends.real
+        for q, begins in enumerate(self.walk.begins):
+            found[q] = z = self.begins.real if begins else z
             z = _through(ends[q], z)
         return found
 
-    def backward(self, bar: Array, bar_by: Array) -> tuple[Array, Array]:
-        """Return derivatives by the voltage and the length of each panel, (panels,) each.
+    def backward(self, bar: Array, bar_by: Array) -> tuple[Array, Array, float]:
+        """Return derivatives by the voltage and the length of each panel, and by holding.
+
+        That by the voltage is through the states at later panels alone.
 
         Arguments:
             bar, bar_by: of the criterion by `open` and `open_by`, of their shapes.
         """
-        z, ends, rows = self.states, self.ends, self.rows
-        a = self.a.value.transpose(1, 0, 2, 3)[self.walk.piece_of]
-        d = self.a.by.transpose(2, 0, 1, 3, 4)[self.walk.piece_of]
+        z, real, panels = self.states, self.rows.real, self.walk.piece_of
+        a = self.value.real.transpose(1, 0, 2, 3)[panels]
+        d = self.by.real.transpose(2, 0, 1, 3, 4)[panels]
         rate = np.einsum("qmij,qpmj->qpmi", a, z)  # derivatives by time
         rate[:, 1:] += np.einsum("qpmij,qmj->qpmi", d, z[:, 0])
-        by_v, by_length = np.zeros(len(ends)), np.zeros(len(ends))
-        slopes = rows.imag / _STEP
-        for out, row, states, factor in (
-            (by_v, slopes, z, np.ones(len(_NODES))),
-            (by_length, rows.real, rate, _NODES),
-        ):
-            value = bar * factor[:, None]
-            value_by = bar_by * factor[:, None, None]
-            out += np.einsum("qgm,qgmn,qmn->q", value, row[:, :, 0], states[:, 0], optimize=True)
-            out += np.einsum(
-                "qgpm,qgmn,qpmn->q", value_by, row[:, :, 0], states[:, 1:], optimize=True
-            )
-            out += np.einsum(
-                "qgpm,qgpmn,qmn->q", value_by, row[:, :, 1:], states[:, 0], optimize=True
-            )
-        # what the nodes of a panel give to the states at its start
-        real = rows.real
-        given = np.empty(z.shape)
-        given[:, 0] = np.einsum("qgm,qgmn->qmn", bar, real[:, :, 0])
-        given[:, 0] += np.einsum("qgpm,qgpmn->qmn", bar_by, real[:, :, 1:], optimize=True)
-        given[:, 1:] = np.einsum("qgpm,qgmn->qpmn", bar_by, real[:, :, 0], optimize=True)
-        end, end_v = ends.real, ends.imag / _STEP
-        later = np.zeros(z.shape[1:])
-        for q in range(len(ends) - 1, -1, -1):
-            by_v[q] += (later * _through(end_v[q], z[q])).sum()
+        # what the nodes of a panel give to the states at its start, and at its nodes
+        given, at_nodes = (_given(real, bar * f, bar_by * f[..., None]) for f in (_ONES, _TIMES))
+        by_v, by_length = np.zeros(len(z)), (at_nodes * rate).sum(axis=(1, 2, 3))
+        end, end_v = self.ends.real, self.ends.imag / STEP
+        later, begun = np.zeros(z.shape[1:]), np.zeros(z.shape[1:])
+        for q in range(len(z) - 1, -1, -1):
+            by_v[q] = (later * _through(end_v[q], z[q])).sum()
             by_length[q] += (later * _through(end[q], rate[q])).sum()
             before = (np.swapaxes(end[q, 0], -1, -2) @ later[..., None])[..., 0]
             before[0] += (np.swapaxes(end[q, 1:], -1, -2) @ later[1:][..., None])[..., 0].sum(
                 axis=0
             )
             later = before + given[q]
-        return by_v, by_length
+            if self.walk.begins[q]:
+                begun, later = begun + later, np.zeros(z.shape[1:])
+        return by_v, by_length, float((begun * self.begins.imag).sum() / STEP)
+
+
+_ONES, _TIMES = np.ones((3, 1)), _NODES[:, None]
+
+
+def _given(rows: Array, bar: Array, bar_by: Array) -> Array:
+    """Return derivatives by states and their derivatives, (panels, 1 + here, members, n)."""
+    first = np.einsum("qgm,qgmn->qmn", bar, rows[:, :, 0])
+    first += np.einsum("qgpm,qgpmn->qmn", bar_by, rows[:, :, 1:], optimize=True)
+    others = np.einsum("qgpm,qgmn->qpmn", bar_by, rows[:, :, 0], optimize=True)
+    return np.concatenate([first[:, None], others], axis=1)
 
 
 def _through(end: Array, z: Array) -> Array:
@@ -216,8 +232,8 @@ def _exponentials(
     Returns:
         (panels, 1 + here, members, n, n) and (panels, nodes, 1 + here, members, n).
     """
-    ends: list[Array] = [np.empty(0)] * len(pieces.volts)
-    rows: list[Array] = [np.empty(0)] * len(pieces.volts)
+    ends: list[Array] = [np.empty(0)] * len(pieces.lengths)
+    rows: list[Array] = [np.empty(0)] * len(pieces.lengths)
     for long in (False, True):
         some = np.flatnonzero(pieces.long == long)
         if not len(some):
@@ -225,9 +241,8 @@ def _exponentials(
         times = pieces.lengths[some] * (2.0**-_HALVINGS if long else 1.0)
         parts = np.append(_NODES, 1.0)
         e, d = _dual_exponential(value[:, some], by[:, :, some], np.multiply.outer(parts, times))
-        count = _HALVINGS + 1 if long else 1
         kept_ends, kept_rows = [], []
-        for panel in range(count):
+        for panel in range(_HALVINGS + 1 if long else 1):
             if panel >= 2:
                 e, d = _squared(e, d)
             both = np.concatenate([e[None], d])  # 1 + here, parts, members, some, n, n
@@ -270,14 +285,12 @@ def _squared(e: Array, d: Array) -> tuple[Array, Array]:
     return e, d - e * d.sum(axis=-2, keepdims=True)
 
 
-def _steady(held: tuple[Array, Array]) -> Array:
+def _steady(a: Array, by: Array) -> Array:
     """Return the steady state and its derivatives, (1 + here, members, n).
 
     Arguments:
-        held: the generators at the holding potential, (members, n, n), and their derivatives
-            (here, members, n, n).
+        a, by: generators (members, n, n), and their derivatives (here, members, n, n).
     """
-    a, by = held
     n = a.shape[-1]
     system = a.copy()
     system[:, -1] = 1.0  # in place of an equation that follows from the others
@@ -290,105 +303,116 @@ def _steady(held: tuple[Array, Array]) -> Array:
     return np.concatenate([state[None], slopes])
 
 
+@dataclass(frozen=True, eq=False)
+class _Term:
+    """A term of the current: its drive, and places of its chains among all, with their powers."""
+
+    drive: Derived
+    sign: float
+    factors: tuple[tuple[int, int], ...]
+
+
 class _Walk:
     """One protocol: currents' derivatives at the nodes of all panels, and the way back."""
 
     def __init__(self, informed: Informed, pieces: Pieces, complex_step: bool) -> None:
-        self.informed, self.pieces, self.complex_step = informed, pieces, complex_step
+        self.informed, self.pieces = informed, pieces
         counts = np.where(pieces.long, _HALVINGS + 1, 1)
         self.piece_of = np.repeat(np.arange(len(counts)), counts)
+        self.begins = np.zeros(len(self.piece_of), bool)
+        self.begins[(np.cumsum(counts) - counts)[pieces.first]] = True
         long = 2.0 ** -np.minimum(_HALVINGS, np.arange(_HALVINGS + 1, 0, -1))
-        parts = [long if is_long else np.ones(1) for is_long in pieces.long]
-        self.parts = np.concatenate(parts)
-        model, derivatives = informed.model, informed.derivatives
-        volts = np.append(pieces.volts, pieces.holding)
-        scope = derivatives.scope(volts)
-        self.drives = derivatives.drives(scope)
-        self.generators = [derivatives.generators(chain, scope) for chain in model.chains]
-        self.chains = [
-            _ChainWalk(a, np.array(chain.conductances), self)
-            for a, chain in zip(self.generators, model.chains, strict=True)
-        ]
-        counted = np.where(pieces.counted, pieces.lengths, 0.0)[self.piece_of] * self.parts
-        self.weights = informed.per_ms * np.multiply.outer(counted, _WEIGHTS)
-        slopes = self._slopes([chain.open for chain in self.chains])
-        self.scaled = slopes * informed.scales[:, None, None]
+        self.parts = np.concatenate([long if one else np.ones(1) for one in pieces.long])
+        self.chains, self.terms, row = list[_ChainWalk](), list[_Term](), int(informed.factor)
+        for source in informed.sources:
+            places = {name: row + k for k, name in enumerate(source.free)}
+            row += len(places)
+            scope = scope_of(source.model, source.members, places, pieces.volts)
+            first = len(self.chains)
+            for chain in source.model.chains:
+                value, by, here = generators(chain, scope)
+                if not complex_step:
+                    value, by = value.real, by.real
+                self.chains.append(_ChainWalk(chain, value, by, here, self))
+            for term in source.model.terms:
+                drive = derived(term.drive, scope, scope["v"].value.shape)
+                powers = [source.model.chains[c].power for c in term.chains]
+                factors = zip([first + c for c in term.chains], powers, strict=True)
+                self.terms.append(_Term(drive, source.sign, tuple(factors)))
+        self.weights = informed.per_ms * np.multiply.outer(
+            pieces.counted[self.piece_of] * self.parts, _WEIGHTS
+        )
+        self.slopes = self._slopes([chain.open for chain in self.chains], whole=True)
+        self.scaled = self.slopes.real * informed.scales[:, None, None]
         weighted = self.weights[None, :, :, None] * self.scaled
         self.information = np.einsum("iqgm,jqgm->mij", weighted, self.scaled, optimize=True)
-
-    def held(self, a: Generators) -> tuple[Array, Array]:
-        """Return generators at the holding potential, the last of the voltages."""
-        return a.value[:, -1], a.by[:, :, -1]
 
     def _at_nodes(self, values: Array) -> Array:
         """Return values (members, pieces + 1) as (panels, 1, members)."""
         return values.T[self.piece_of][:, None]
 
-    def _slopes(self, opens: list[Array], volts: bool = False) -> Array:
+    def _slopes(self, opens: Sequence[Array], whole: bool = False) -> Array:
         """Return the derivatives of the current, (n_free, panels, nodes, members).
 
         Arguments:
             opens: of each chain, open probabilities (panels, nodes, members), complex where a
                 derivative by one of them is taken.
-            volts: return the derivative by the voltage of the drives alone.
+            whole: whether all else has its derivatives by the voltage of the panel, too.
         """
-        informed = self.informed
-        shape = len(self.piece_of), len(_NODES), informed.n_members
-        kind = np.result_type(float, *opens)
-        found = np.zeros((informed.n_free, *shape), dtype=kind)
-        for term, drive in zip(informed.model.terms, self.drives, strict=True):
-            value, by = (drive.by_v, drive.by_both) if volts else (drive.value, drive.by)
-            powers = [informed.model.chains[c].power for c in term.chains]
-            factors = [opens[c] ** p for c, p in zip(term.chains, powers, strict=True)]
-            whole = np.ones(shape, dtype=kind)
-            for factor in factors:
-                whole = whole * factor
-            for k, d in by.items():
-                found[k] += self._at_nodes(d) * whole
-            for place, (c, p) in enumerate(zip(term.chains, powers, strict=True)):
-                rest = self._at_nodes(value) * p * opens[c] ** (p - 1)
-                for other, factor in enumerate(factors):
-                    if other != place:
-                        rest = rest * factor
-                for row, k in enumerate(self.generators[c].parameters):
-                    found[k] += rest * self.chains[c].open_by[:, :, row]
+        part = np.asarray if whole else np.real
+        found = np.zeros((len(self.informed.scales), *opens[0].shape), dtype=complex)
+        for term in self.terms:
+            gates = [opens[c] ** p for c, p in term.factors]
+            product = term.sign * np.prod(gates, axis=0)
+            for k, d in term.drive.by.items():
+                found[k] += self._at_nodes(part(d)) * product
+            drive = self._at_nodes(part(term.drive.value))
+            if self.informed.factor:
+                found[0] += drive * product
+            for place, (c, _) in enumerate(term.factors):
+                rest = drive * self._rest(term, place, opens)
+                for row, k in enumerate(self.chains[c].here):
+                    found[k] += rest * part(self.chains[c].open_by[:, :, row])
         return found
 
-    def backward(self, slope: Array) -> tuple[Array, Array]:
-        """Return derivatives of a criterion by the voltage and length of each piece.
+    def _rest(self, term: _Term, place: int, opens: Sequence[Array]) -> Array:
+        """Return the derivative of a term's gates by the open probability of one of them."""
+        c, p = term.factors[place]
+        rest = term.sign * p * opens[c] ** (p - 1)
+        for k, (other, power) in enumerate(term.factors):
+            rest = rest if k == place else rest * opens[other] ** power
+        return rest
+
+    def backward(self, slope: Array) -> Slopes:
+        """Return derivatives of a criterion by the pieces.
 
         Arguments:
             slope: of the criterion by the information, (members, n_free, n_free), symmetric.
         """
-        informed = self.informed
+        scales = self.informed.scales[:, None, None]
         turned = np.einsum("mij,jqgm->iqgm", slope, self.scaled, optimize=True)
         squares = (turned * self.scaled).sum(axis=(0, 3))  # panels, nodes
-        q = 2.0 * self.weights[None, :, :, None] * turned * informed.scales[:, None, None]
-        by_v = (q * self._slopes([c.open for c in self.chains], volts=True)).sum(axis=(0, 2, 3))
-        per_length = informed.per_ms * self.pieces.counted[self.piece_of]
-        by_length = per_length * (squares @ _WEIGHTS)
-        opens = [chain.open for chain in self.chains]
+        q = 2.0 * self.weights[None, :, :, None] * turned * scales
+        by_v = (q * self.slopes.imag).sum(axis=(0, 2, 3)) / STEP
+        by_length, by_holding = np.zeros(len(by_v)), 0.0
+        opens = [chain.open.real for chain in self.chains]
         for c, chain in enumerate(self.chains):
-            moved = [o + 1j * _STEP if k == c else o for k, o in enumerate(opens)]
-            bar = (q * self._slopes(moved).imag / _STEP).sum(axis=0)
-            coefficient = self._coefficient(c, opens)
-            places = list(self.generators[c].parameters)
-            bar_by = (q[places] * coefficient).transpose(1, 2, 0, 3)
-            own_v, own_length = chain.backward(bar, bar_by)
+            moved = [o + 1j * STEP if k == c else o for k, o in enumerate(opens)]
+            bar = (q * self._slopes(moved).imag / STEP).sum(axis=0)
+            by_open = np.zeros(opens[c].shape)
+            for term in self.terms:
+                for place, (other, _) in enumerate(term.factors):
+                    if other == c:
+                        drive = self._at_nodes(term.drive.value.real)
+                        by_open += drive * self._rest(term, place, opens)
+            bar_by = (q[list(chain.here)] * by_open).transpose(1, 2, 0, 3)
+            own_v, own_length, own_holding = chain.backward(bar, bar_by)
             by_v, by_length = by_v + own_v, by_length + own_length
-        n = len(self.pieces.volts)
-        volts = np.bincount(self.piece_of, by_v, n)
-        return volts, np.bincount(self.piece_of, by_length * self.parts, n)
-
-    def _coefficient(self, c: int, opens: list[Array]) -> Array:
-        """Return the derivative of the current by the open probability of chain c."""
-        total = np.zeros(opens[c].shape)
-        for term, drive in zip(self.informed.model.terms, self.drives, strict=True):
-            if c not in term.chains:
-                continue
-            rest = self._at_nodes(drive.value) * np.ones(opens[c].shape)
-            for other in term.chains:
-                p = self.informed.model.chains[other].power
-                rest = rest * (p * opens[c] ** (p - 1) if other == c else opens[other] ** p)
-            total += rest
-        return total
+            by_holding += own_holding
+        n, panels = len(self.pieces.lengths), self.piece_of
+        per_length = self.informed.per_ms * (squares @ _WEIGHTS)
+        return Slopes(
+            np.append(np.bincount(panels, by_v, n), by_holding),
+            np.bincount(panels, by_length * self.parts, n),
+            np.bincount(panels, per_length * self.parts, n),
+        )

@@ -28,8 +28,9 @@ def design_figure(
     """Draw a designed protocol.
 
     Arguments:
-        traces: by title, (n_times, n) pA, of which the first column is in front.
-        edges: (n_segments + 1,) ms, where segments begin and end.
+        traces: by title, (n_sweeps, n_times, n) pA, of which the first column is in front; sweeps
+            are drawn one after the other.
+        edges: (n_segments + 1,) ms, where segments of all sweeps begin and end.
         shares: (n_segments, n_rows) of the information about a row, each column 1 in sum.
         names: of the rows.
         title: stands above all.
@@ -38,10 +39,12 @@ def design_figure(
         figure = new_figure(9.0, 2.2 + 2.0 * len(traces) + 0.22 * len(names), title)
         heights = [1.0, *(1.2 for _ in traces), 0.25 + 0.14 * len(names)]
         axes = figure.subplots(len(heights), 1, sharex=True, height_ratios=heights)
-        seconds = protocol.times_ms / 1e3
-        axes[0].plot(seconds, protocol.voltage()[0], color="#444444", linewidth=0.9)
+        command = protocol.voltage()
+        seconds = np.arange(command.size) * protocol.sampling_ms / 1e3
+        axes[0].plot(seconds, command.ravel(), color="#444444", linewidth=0.9)
         axes[0].set_ylabel("command (mV)")
         for axis, (label, trace) in zip(axes[1:], traces.items(), strict=False):
+            trace = trace.reshape(command.size, -1)
             axis.plot(seconds, trace[:, 1:MOST_DRAWN], color="#9bb8d3", linewidth=0.5)
             axis.plot(seconds, trace[:, 0], color="#1f5a99", linewidth=0.9)
             axis.set_ylabel(label)

@@ -12,15 +12,18 @@ import numpy as np
 from scipy.optimize import minimize
 
 from channelfit.designs.criteria import Criterion, worst_of
-from channelfit.designs.information import Informed, Pieces
+from channelfit.designs.information import Informed, Pieces, Source
 from channelfit.designs.waveform import Limits, Waveform
 from channelfit.model.channel import ChannelModel, Parameter
+from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
+from channelfit.problem.rate_bounds import Bounded
 from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
 from channelfit.results.identity import hash_of
+from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import make_scorer
 from channelfit.tasks.result_store import Arrays, Key, expect
 
@@ -28,10 +31,10 @@ Array = np.ndarray
 
 #: The criterion of a vector for which it is not finite.
 FAILED = 1e10
-
-
 #: A parameter stays open whose expected standard error exceeds this part of its value.
 _OPEN = 0.5
+#: By which parts of their bounds numbers are moved to find a better protocol through a clamp.
+_MOVES = 1 / 16, 1 / 32, 1 / 64
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,50 @@ class Row:
     fit: Any = None
 
 
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A scheme in question.
+
+    Attributes:
+        model: with fixed parameters that are known.
+        members: (n_parameters, n_members) values, the model's own first, base units.
+        clamp: through which its current is recorded; None for an ideal one.
+        bounds: on its rates, which its fits keep.
+    """
+
+    model: ChannelModel
+    members: Array
+    clamp: Clamp | None = None
+    bounds: tuple[Bounded, ...] = ()
+
+    @cached_property
+    def places(self) -> list[int]:
+        """The rows of the free parameters among all."""
+        return [k for k, p in enumerate(self.model.parameters) if not p.fixed]
+
+    @property
+    def free(self) -> list[Parameter]:
+        """The free parameters."""
+        return [self.model.parameters[k] for k in self.places]
+
+    def source(self, members: Array, sign: float = 1.0) -> Source:
+        """Return its current with free parameters in question."""
+        return Source(self.model, members, [p.name for p in self.free], sign)
+
+    def simulated(self, protocol: Protocol, members: Array) -> Array:
+        """Return the currents of parameter vectors, (n_sweeps, n_times, n_members), pA."""
+        experiment = Experiment(protocol, clamp=self.clamp)
+        scorer = make_scorer(Problem(self.model, (experiment,)), "auto")
+        return np.asarray(scorer.simulate(members)[0])
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class DesignPlan(ABC):
     """What a protocol is for, and what is allowed.
 
     Attributes:
         small, words: whether `size` is to be small, and what it is in a sentence.
+        subjects: the schemes.
         kinds: of the segments; limits: of voltages and times.
         noise: pA, the standard deviation of a sample.
         seed: of the starts.
@@ -64,21 +105,12 @@ class DesignPlan(ABC):
 
     small: ClassVar[bool]
     words: ClassVar[str]
+    subjects: tuple[Subject, ...]
     kinds: tuple[str, ...]
     limits: Limits
     noise: float
     seed: int = 0
     iterations: int = 100
-
-    @property
-    @abstractmethod
-    def title(self) -> str:
-        """The names of the schemes."""
-
-    @property
-    @abstractmethod
-    def contents(self) -> Mapping[str, Any]:
-        """Plain data on which results depend, beside the attributes here."""
 
     @abstractmethod
     def judged(self, protocol: Protocol) -> list[Row]:
@@ -98,11 +130,35 @@ class DesignPlan(ABC):
 
     @abstractmethod
     def traces(self, protocol: Protocol, rows: Sequence[Row]) -> dict[str, Array]:
-        """Return by title what is to be drawn (n_times, n), pA, the first column in front."""
+        """Return by title what is to be drawn (n_sweeps, n_times, n), pA, the first in front."""
 
     @abstractmethod
     def search(self, x: Array) -> tuple[Array, float]:
         """Return a better vector of the waveform than one, and its criterion, which is small."""
+
+    def refined(self, x: Array) -> Array:
+        """Return a vector near one of the best start, which may be better through a clamp."""
+        return x
+
+    @property
+    def title(self) -> str:
+        """The names of the schemes."""
+        return " or ".join(subject.model.name for subject in self.subjects)
+
+    @property
+    def contents(self) -> Mapping[str, Any]:
+        """Plain data on which results depend."""
+        return {
+            "subjects": [
+                [hash_of(repr((s.model, s.clamp, s.bounds))), s.members.tolist()]
+                for s in self.subjects
+            ],
+            "kinds": list(self.kinds),
+            "limits": {key: str(value) for key, value in asdict(self.limits).items()},
+            "noise": self.noise,
+            "seed": self.seed,
+            "iterations": self.iterations,
+        }
 
     @cached_property
     def waveform(self) -> Waveform:
@@ -112,8 +168,8 @@ class DesignPlan(ABC):
     def criterion_at(self, x: Array, informed: Informed, judge: Criterion) -> tuple[float, Array]:
         """Return a criterion of a vector, NaN where it is lost in rounding, and its gradient."""
         with np.errstate(all="ignore"):
-            value, by_volts, by_lengths = informed.with_gradient(self.waveform.pieces(x), judge)
-        return value, self.waveform.gradient(x, by_volts, by_lengths)
+            value, slopes = informed.with_gradient(self.waveform.pieces(x), judge)
+        return value, self.waveform.gradient(x, slopes)
 
     def descend(
         self, x: Array, parts: Sequence[tuple[Informed, Criterion]], iterations: int
@@ -143,24 +199,23 @@ class DesignPlan(ABC):
 
     def protocol(self, x: Array, name: str) -> Protocol:
         """Return the protocol of a vector, with whole mV and whole samples."""
-        return Protocol.from_segments(
-            self.waveform.documents(x),
-            holding=self.limits.holding,
-            sampling=self.limits.sampling,
-            name=name,
-            description=f"designed for {self.title}",
-        )
+        return self.waveform.protocol(x, name, f"designed for {self.title}")
 
     def experiment(
-        self, protocol: Protocol, current: Array | float = 0.0, masked: bool = True
+        self,
+        subject: Subject,
+        protocol: Protocol,
+        current: Array | float = 0.0,
+        masked: bool = True,
     ) -> Experiment:
         """Return a protocol with its recording (n_sweeps, n_times), less masked samples."""
         weight = np.isfinite(protocol.voltage()).astype(float)
         times = protocol.times_ms
         for sweep, row in enumerate(weight):
-            for begin in protocol.step_times_ms(sweep) if masked and self.limits.mask else ():
-                row[(times >= begin) & (times < begin + self.limits.mask)] = 0.0
-        return Experiment(protocol, Recording(times, np.where(weight > 0, current, np.nan), weight))
+            for begin, end in self.limits.masked_ms(protocol, sweep) if masked else ():
+                row[(times >= begin) & (times < end)] = 0.0
+        recording = Recording(times, np.where(weight > 0, current, np.nan), weight)
+        return Experiment(protocol, recording, clamp=subject.clamp)
 
     def variance(self, protocol: Protocol) -> float:
         """Return the variance of a sample, pA^2; at another interval its density is the same."""
@@ -169,18 +224,14 @@ class DesignPlan(ABC):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ParameterPlan(DesignPlan):
-    """A protocol that determines parameters.
+    """A protocol that determines the parameters of one scheme.
 
     Attributes:
-        model: with fixed parameters that are known.
-        members: (n_parameters, n_members) values, the model's own first, base units.
         criterion: one of `criteria.KINDS`; counting: names of the parameters that count, all where
             empty; worst: whether the worst member of the ensemble counts.
         predict: protocols under which currents are predicted.
     """
 
-    model: ChannelModel
-    members: Array
     small = True
     words = "the geometric mean of its errors is"
     criterion: str = "log"
@@ -189,43 +240,28 @@ class ParameterPlan(DesignPlan):
     predict: tuple[Protocol, ...] = ()
 
     @property
-    def title(self) -> str:
-        """See `DesignPlan`."""
-        return self.model.name
-
-    @property
     def contents(self) -> Mapping[str, Any]:
         """See `DesignPlan`."""
-        return {
-            "model": hash_of(repr(self.model)),
-            "members": self.members.tolist(),
-            "criterion": [self.criterion, *self.counting, self.worst],
-            "predict": [
-                hash_of(repr((p.sweeps, p.sampling_ms, p.holding_mV))) for p in self.predict
-            ],
-        }
+        predict = [hash_of(repr((p.sweeps, p.sampling_ms, p.holding_mV))) for p in self.predict]
+        own = {"criterion": [self.criterion, *self.counting, self.worst], "predict": predict}
+        return {**super().contents, **own}
 
     @property
-    def free(self) -> list[Parameter]:
-        """The parameters in question."""
-        return [p for p in self.model.parameters if not p.fixed]
-
-    @cached_property
-    def places(self) -> list[int]:
-        """The rows of the free parameters among all."""
-        return [k for k, p in enumerate(self.model.parameters) if not p.fixed]
+    def subject(self) -> Subject:
+        """The scheme."""
+        return self.subjects[0]
 
     @cached_property
     def scales(self) -> Array:
         """(n_free, n_members), by which standard errors are divided: values, or ranges at 0."""
-        return scales_of(self.free, self.members[self.places])
+        return scales_of(self.subject, self.subject.members)
 
     @cached_property
     def judge(self) -> Criterion:
         """The criterion."""
-        names = [p.name for p in self.free]
+        names = [p.name for p in self.subject.free]
         places = [names.index(name) for name in self.counting or names]
-        prior = prior_of(self.free, self.scales)
+        prior = prior_of(self.subject, self.scales)
         predicted = None
         if self.criterion == "V":
             predicted = np.mean([self.predicted(p) for p in self.predict], axis=0)
@@ -238,15 +274,45 @@ class ParameterPlan(DesignPlan):
 
     @cached_property
     def informed(self) -> Informed:
-        """The information of pieces."""
-        names = [p.name for p in self.free]
-        return Informed(
-            self.model, names, self.members, self.scales, self.noise, self.limits.sampling
-        )
+        """The information of pieces, under an ideal clamp."""
+        source = self.subject.source(self.subject.members)
+        return Informed([source], self.scales, self.noise, self.limits.sampling)
 
     def search(self, x: Array) -> tuple[Array, float]:
-        """See `DesignPlan`."""
-        return self.descend(x, [(self.informed, self.judge)], self.iterations)
+        """See `DesignPlan`; through a clamp, the criterion is that of the protocol."""
+        x, found = self.descend(x, [(self.informed, self.judge)], self.iterations)
+        if self.subject.clamp is not None and found < FAILED:
+            found = self.measured(x)
+        return x, found
+
+    def measured(self, x: Array) -> float:
+        """Return the criterion of the protocol of a vector, sample by sample and by its clamp."""
+        try:
+            found = self.judge(self.information(self.protocol(x, "trial")))[0]
+        except InputError:  # no finite current
+            return FAILED
+        return found if np.isfinite(found) else FAILED
+
+    def refined(self, x: Array) -> Array:
+        """See `DesignPlan`: move one number after the other while it is gained by that."""
+        if self.subject.clamp is None:
+            return x
+        x = self.waveform.rounded(x)
+        best, left = self.measured(x), self.iterations
+        low, high = self.waveform.bounds.T
+        for move in _MOVES:
+            for k in range(self.waveform.n_levels):
+                for sign in (1, -1):
+                    trial = np.array(x)
+                    trial[k] = np.clip(x[k] + sign * move * (high[k] - low[k]), low[k], high[k])
+                    trial = self.waveform.rounded(trial)
+                    if left <= 0 or np.array_equal(trial, x):
+                        continue
+                    left, found = left - 1, self.measured(trial)
+                    if found < best:
+                        x, best = trial, found
+                        break
+        return x
 
     def judged(self, protocol: Protocol) -> list[Row]:
         """See `DesignPlan`; the geometric mean over the ensemble.
@@ -255,10 +321,10 @@ class ParameterPlan(DesignPlan):
         """
         covariance = self.judge.covariance(self.information(protocol))
         variances = list(np.diagonal(covariance, axis1=1, axis2=2).T)
-        values = self.members[self.places, 0]
-        facts = [(p.name, v, p.unit) for p, v in zip(self.free, values, strict=True)]
+        values = self.subject.members[self.subject.places, 0]
+        facts = [(p.name, v, p.unit) for p, v in zip(self.subject.free, values, strict=True)]
         for one in self.predict:
-            currents = simulated(self.model, one, self.members)
+            currents = self.subject.simulated(one, self.subject.members)
             size = np.nanmean(currents**2, axis=(0, 1))
             moved = np.einsum("mij,mij->m", covariance, self.predicted(one))
             variances.append(moved / size)
@@ -274,13 +340,13 @@ class ParameterPlan(DesignPlan):
 
     def size(self, rows: Sequence[Row]) -> float:
         """See `DesignPlan`: the geometric mean of the errors, of predictions where these count."""
-        n = len(self.free)
+        n = len(self.subject.free)
         counting = rows[n:] if self.criterion == "V" else rows[:n]
         return float(np.exp(np.mean([np.log(row.columns["error, %"]) for row in counting])))
 
     def remarks(self, rows: Sequence[Row]) -> list[str]:
         """See `DesignPlan`."""
-        n = len(self.free)
+        n = len(self.subject.free)
         left = [row.name for row in rows[:n] if row.columns["error, %"] > 100 * _OPEN]
         if not left:
             return [f"It is expected to determine all {n} parameters."]
@@ -290,12 +356,12 @@ class ParameterPlan(DesignPlan):
         ]
 
     def shares(self, pieces: Pieces, rows: Sequence[Row]) -> Array:
-        """See `DesignPlan`; the mean over the ensemble."""
+        """See `DesignPlan`; the mean over the ensemble, under an ideal clamp."""
         return np.asarray(self.informed.shares(pieces).mean(axis=2))
 
     def traces(self, protocol: Protocol, rows: Sequence[Row]) -> dict[str, Array]:
         """See `DesignPlan`: the currents of the ensemble."""
-        return {"current (pA)": simulated(self.model, protocol, self.members)[0]}
+        return {"current (pA)": self.subject.simulated(protocol, self.subject.members)}
 
     def information(self, protocol: Protocol, backend: str = "auto", masked: bool = True) -> Array:
         """Return the information of a protocol, sample by sample, (n_members, n_free, n_free).
@@ -303,11 +369,13 @@ class ParameterPlan(DesignPlan):
         It comes from the derivatives by which fits descend, and shares nothing with that of the
         design but the model.
         """
-        experiment = self.experiment(protocol, masked=masked)
-        found = make_scorer(Problem(self.model, (experiment,)), backend).linearize(self.members)
+        subject = self.subject
+        experiment = self.experiment(subject, protocol, masked=masked)
+        scorer = make_scorer(Problem(subject.model, (experiment,)), backend)
+        found = scorer.linearize(subject.members)
         if (found.status != OK).any():
             raise InputError(f"under {protocol.name} the model has no finite current at its values")
-        some = np.moveaxis(found.hessian[np.ix_(self.places, self.places)], -1, 0)
+        some = np.moveaxis(found.hessian[np.ix_(subject.places, subject.places)], -1, 0)
         scaled = some * self.scales.T[:, :, None] * self.scales.T[:, None, :]
         assert experiment.recording is not None
         n = experiment.recording.weight.sum()
@@ -334,17 +402,9 @@ class DesignTasks:
     @property
     def identity(self) -> Mapping[str, Any]:
         """See `TaskSet`."""
-        plan = self.plan
-        return {
-            **self.versions,
-            **plan.contents,
-            "kinds": list(plan.kinds),
-            "limits": asdict(plan.limits),
-            "noise": plan.noise,
-            "seed": plan.seed,
-            "iterations": plan.iterations,
-        }
+        return {**self.versions, **self.plan.contents}
 
+    @single_threaded_blas()  # the last digits would depend on its threads
     def compute(self, key: Key) -> Arrays:
         """Return the vector that a start ends in, and its criterion."""
         random = np.random.default_rng([self.plan.seed, int(key[1])])
@@ -353,42 +413,35 @@ class DesignTasks:
 
     def check_stored(self, key: Key, found: Arrays) -> None:
         """See `CheckedTaskSet`."""
-        n = self.plan.waveform.n_numbers
+        n = len(self.plan.waveform.bounds)
         expect(found, {"vector": ("f", (n,)), "criterion": ("f", ())})
 
 
-def simulated(model: ChannelModel, protocol: Protocol, members: Array) -> Array:
-    """Return the currents of parameter vectors, (n_sweeps, n_times, n_members), pA."""
-    scorer = make_scorer(Problem(model, (Experiment(protocol),)), "auto")
-    return np.asarray(scorer.simulate(members)[0])
-
-
-def scales_of(free: Sequence[Parameter], values: Array) -> Array:
-    """Return by what errors of parameters (n_free, n) are divided: their values, or ranges at 0."""
-    ranges = np.array([p.upper - p.lower for p in free])[:, None]
+def scales_of(subject: Subject, members: Array) -> Array:
+    """Return by what errors of free parameters (n_free, n) are divided: values, or ranges at 0."""
+    values = members[subject.places]
+    ranges = np.array([p.upper - p.lower for p in subject.free])[:, None]
     return np.where(values != 0, np.abs(values), ranges)
 
 
-def prior_of(free: Sequence[Parameter], scales: Array) -> Array:
+def prior_of(subject: Subject, scales: Array) -> Array:
     """Return precisions (n_free, n) of scaled parameters that are anywhere in their ranges."""
     found = np.empty(scales.shape)
-    for row, p, scale in zip(found, free, scales, strict=True):
+    for row, p, scale in zip(found, subject.free, scales, strict=True):
         width = np.log(p.upper / p.lower) if p.scale == "log" else (p.upper - p.lower) / scale
         row[:] = 12.0 / np.asarray(width) ** 2
     return found
 
 
-def ensemble(model: ChannelModel, values: Array, n: int, spread: float, seed: int) -> Array:
-    """Return parameter vectors (n_parameters, n): the values, and others about them.
+def vectors_about(model: ChannelModel, n: int, spread: float, seed: int) -> Array:
+    """Return parameter vectors (n_parameters, n): the model's values, and others about them.
 
     Arguments:
-        values: (n_parameters,) base units.
-        n: vectors; the first is `values`.
         spread: the standard deviation of the logarithm of a free parameter; all stay in their
             ranges.
     """
     random = np.random.default_rng(seed)
-    found = np.repeat(values[:, None], n, axis=1)
+    found = np.repeat(model.values()[:, None], n, axis=1)
     for row, p in zip(found, model.parameters, strict=True):
         if not p.fixed:
             row[1:] = np.clip(

@@ -1,43 +1,28 @@
-"""Protocols that tell schemes apart: the least distance between one and the best fit of another.
+"""Protocols that separate schemes: the least distance between one and the best fit of another.
 
 The distance between two schemes is the sum of the squared differences of their currents over the
-variance of the noise. It is the information about a factor of this difference, so that the
-information of a joint channel and its gradient serve here, too. A rival is fitted to the current of
-each scheme anew when the protocol has changed, and earlier fits are kept: the protocol moves to
-where the nearest of all of them is far (T-optimality of Atkinson and Fedorov 1975,
-doi:10.1093/biomet/62.1.57, by relaxation as in Shimizu and Aiyoshi 1980). At the best fit the
+variance of the noise. It is the information about a factor of this difference. A rival is fitted to
+the current of each scheme anew when the protocol has changed, and earlier fits are kept: the
+protocol moves to where the nearest of all of them is far (T-optimality of Atkinson and Fedorov
+1975, doi:10.1093/biomet/62.1.57, by relaxation as in Shimizu and Aiyoshi 1980). At the best fit the
 derivative of the distance by the rival's parameters is zero, so that none of them is needed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
 
 import numpy as np
-import sympy
 
 from channelfit.designs.criteria import Criterion
-from channelfit.designs.information import Informed, Pieces
-from channelfit.designs.plan import FAILED, DesignPlan, Row, prior_of, scales_of, simulated
-from channelfit.model.channel import (
-    CELSIUS,
-    FARADAY,
-    GAS_CONSTANT,
-    ZERO_CELSIUS,
-    Chain,
-    ChannelModel,
-    Parameter,
-    Term,
-)
-from channelfit.model.terms import product, symbol
+from channelfit.designs.information import Informed, Pieces, Source
+from channelfit.designs.plan import FAILED, DesignPlan, Row, Subject, prior_of, scales_of
 from channelfit.problem.experiment import Experiment, Problem, mean_square, n_scored, rounding_floor
 from channelfit.problem.protocol import Protocol
+from channelfit.problem.rate_bounds import in_fit
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import NEAR_BIC, criteria
-from channelfit.results.identity import hash_of
 from channelfit.scoring.scorer import make_scorer
 from channelfit.search.least_squares import refine
 from channelfit.search.objective import Objective
@@ -57,7 +42,6 @@ _KEPT = 3
 _EQUAL = 1e-6
 #: What is known of the factor beforehand, as a precision: much smaller distances count as none.
 _NONE = 1e-3
-_FACTOR = "factor"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,47 +67,20 @@ class Rival:
     delta_bic: float = np.nan
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class SeparationPlan(DesignPlan):
-    """A protocol that tells schemes apart.
-
-    Attributes:
-        models: the schemes.
-        truths: of each its parameter vectors (n_parameters, n_members), base units.
-    """
+    """A protocol that separates schemes, each with its vectors of parameters."""
 
     small = False
     words = "the least distance of its currents is"
-    models: tuple[ChannelModel, ...]
-    truths: tuple[Array, ...]
-
-    @property
-    def title(self) -> str:
-        """See `DesignPlan`."""
-        return " or ".join(model.name for model in self.models)
-
-    @property
-    def contents(self) -> Mapping[str, Any]:
-        """See `DesignPlan`."""
-        return {
-            "schemes": [hash_of(repr(model)) for model in self.models],
-            "truths": [truth.tolist() for truth in self.truths],
-        }
-
-    @cached_property
-    def joint(self) -> ChannelModel:
-        """See `joint_model`."""
-        return joint_model(self.models)
 
     @property
     def first(self) -> list[Rival]:
         """Each scheme, with its own values, as the rival of each vector of each other one."""
-        places = range(len(self.models))
         return [
-            Rival(j, i, m, self.truths[j])
-            for i in places
-            for j in places
-            for m in range(self.truths[i].shape[1])
+            Rival(j, i, m, other.members)
+            for i, true in enumerate(self.subjects)
+            for j, other in enumerate(self.subjects)
+            for m in range(true.members.shape[1])
             if i != j
         ]
 
@@ -157,7 +114,7 @@ class SeparationPlan(DesignPlan):
                 found[pair] = rival
         return [
             Row(
-                f"{self.models[truth].name}, fitted by {self.models[scheme].name}",
+                f"{self._name(truth)}, fitted by {self._name(scheme)}",
                 {"rms, pA": rival.rms, "delta BIC": rival.delta_bic},
                 fit=rival,
             )
@@ -178,87 +135,75 @@ class SeparationPlan(DesignPlan):
             return [*lines, f"Not told apart (expected delta BIC up to {NEAR_BIC:g}): {near}."]
         return [*lines, "It is expected to tell all of them apart by BIC."]
 
+    def _name(self, place: int) -> str:
+        return self.subjects[place].model.name
+
     def shares(self, pieces: Pieces, rows: Sequence[Row]) -> Array:
-        """See `DesignPlan`: of the distance to the best fit."""
-        members = np.array([self._member(row.fit) for row in rows]).T
-        return self._informed([], members, np.empty((0, len(rows)))).shares(pieces)[:, 0]
+        """See `DesignPlan`: of the distance to the best fit, under an ideal clamp."""
+        each = [self._informed([row.fit], ()).shares(pieces)[:, 0, 0] for row in rows]
+        return np.array(each).T
 
     def traces(self, protocol: Protocol, rows: Sequence[Row]) -> dict[str, Array]:
         """See `DesignPlan`: of the pair that is the least apart."""
-        row = min(rows, key=lambda one: one.fit.distance)
-        values = self.truths[row.fit.truth][:, [row.fit.member]], row.fit.known[:, :1]
-        places = row.fit.truth, row.fit.scheme
-        current, fitted = (
-            simulated(self.models[k], protocol, v)[0] for k, v in zip(places, values, strict=True)
-        )
+        fit = min(rows, key=lambda one: one.fit.distance).fit
+        true, rival = self.subjects[fit.truth], self.subjects[fit.scheme]
+        current = true.simulated(protocol, true.members[:, [fit.member]])
+        fitted = rival.simulated(protocol, fit.known[:, :1])
         return {
-            f"{self.models[row.fit.truth].name} (pA)": current,
-            f"less {self.models[row.fit.scheme].name} (pA)": current - fitted,
+            f"{true.model.name} (pA)": current,
+            f"less {rival.model.name} (pA)": current - fitted,
         }
 
     def parts(self, known: Sequence[Rival]) -> list[tuple[Informed, Criterion]]:
-        """Return the information on the factor, by the fitted scheme, and the criterion.
+        """Return the information on the factor, by pairs of schemes, and the criterion.
 
         The parameters of the fitted scheme are unknown, too: the variance of the factor is then one
         over the distance that a fit leaves which follows the protocol, to first order.
         """
         found = []
-        for place in dict.fromkeys(rival.scheme for rival in known):
-            members = np.array([self._member(r) for r in known if r.scheme == place]).T
-            places = self._free(place)
-            free = [self.joint.parameters[k] for k in places]
-            scales = scales_of(free, members[places])
-            prior = np.concatenate([np.full((1, len(scales.T)), _NONE), prior_of(free, scales)])
+        for pair in dict.fromkeys((rival.truth, rival.scheme) for rival in known):
+            fits = [rival for rival in known if (rival.truth, rival.scheme) == pair]
+            rival, members = self.subjects[pair[1]], np.array([fit.known[:, 0] for fit in fits]).T
+            scales = scales_of(rival, members)
+            prior = np.concatenate([np.full((1, len(fits)), _NONE), prior_of(rival, scales)])
             judge = Criterion("log", prior, np.array([0]), worst=True)
-            found.append((self._informed([p.name for p in free], members, scales), judge))
+            found.append((self._informed(fits, scales), judge))
         return found
 
-    def _free(self, place: int) -> list[int]:
-        """Return the rows of the free parameters of a scheme among those of the joint channel."""
-        first = sum(len(model.parameters) for model in self.models[:place])
-        own = enumerate(self.models[place].parameters, first)
-        return [k for k, p in own if not p.fixed]
-
-    def _informed(self, free: Sequence[str], members: Array, scales: Array) -> Informed:
-        """Return the information about the factor, the first parameter, and about others."""
-        scales = np.concatenate([np.ones((1, members.shape[1])), scales])
-        sampling = self.limits.sampling
-        return Informed(self.joint, [_FACTOR, *free], members, scales, self.noise, sampling)
-
-    def _member(self, rival: Rival) -> Array:
-        """Return the parameters of the joint channel at a fit."""
-        values = [truth[:, 0] for truth in self.truths]
-        values[rival.truth] = self.truths[rival.truth][:, rival.member]
-        values[rival.scheme] = rival.known[:, 0]
-        signs = np.zeros(len(self.models))
-        signs[rival.truth], signs[rival.scheme] = 1.0, -1.0
-        return np.concatenate([*values, signs, [1.0]])
+    def _informed(self, fits: Sequence[Rival], scales: Array | tuple[()]) -> Informed:
+        """Return the information about the factor of a pair, and about scaled parameters."""
+        true, rival = self.subjects[fits[0].truth], self.subjects[fits[0].scheme]
+        fitted = rival.source(np.array([fit.known[:, 0] for fit in fits]).T, -1.0)
+        if not len(scales):
+            fitted = replace(fitted, free=())
+        truth = Source(true.model, true.members[:, [fit.member for fit in fits]])
+        rows = np.concatenate([np.ones((1, len(fits))), np.reshape(scales, (-1, len(fits)))])
+        return Informed([truth, fitted], rows, self.noise, self.limits.sampling, factor=True)
 
     def refitted(self, protocol: Protocol, rivals: Sequence[Rival]) -> list[Rival]:
         """Return all rivals fitted anew under a protocol, from known fits and from drawn points.
 
         Raises: InputError for a scheme without a finite current.
         """
-        currents = [
-            simulated(model, protocol, truth)
-            for model, truth in zip(self.models, self.truths, strict=True)
-        ]
+        currents = [one.simulated(protocol, one.members) for one in self.subjects]
         inside = np.isfinite(protocol.voltage())
-        for model, current in zip(self.models, currents, strict=True):
+        for place, current in enumerate(currents):
             if not np.isfinite(current[inside]).all():
-                raise InputError(f"under {protocol.name} {model.name} has no finite current")
+                raise InputError(f"under {protocol.name} {self._name(place)} has no finite current")
         return [
             self._fitted(rival, protocol, currents[rival.truth][:, :, rival.member])
             for rival in rivals
         ]
 
     def _fitted(self, rival: Rival, protocol: Protocol, current: Array) -> Rival:
-        model, own = self.models[rival.scheme], self.models[rival.truth]
-        experiment = self.experiment(protocol, current)
-        known, costs = best_fits(model, experiment, rival.known, self.seed)
-        problem = Problem(model, (experiment,))
+        subject, own = self.subjects[rival.scheme], self.subjects[rival.truth]
+        experiment = self.experiment(subject, protocol, current)
+        known, costs = best_fits(subject, experiment, rival.known, self.seed)
+        problem = Problem(subject.model, (experiment,))
         cost, noise, n = float(costs[0]), self.variance(protocol), n_scored(problem)
-        ks = [SearchSpace(one.parameters).n_free for one in (model, own)]
+        if not np.isfinite(cost):
+            raise InputError(f"{self._name(rival.scheme)}: no fit keeps the bounds on its rates")
+        ks = [SearchSpace(one.model.parameters).n_free for one in (subject, own)]
         bics = [criteria(c, k, n)[1] for c, k in zip((noise + cost, noise), ks, strict=True)]
         size = mean_square(problem)
         return replace(
@@ -272,7 +217,7 @@ class SeparationPlan(DesignPlan):
 
 
 def best_fits(
-    model: ChannelModel,
+    subject: Subject,
     experiment: Experiment,
     known: Array,
     seed: int,
@@ -286,9 +231,10 @@ def best_fits(
         drawn: points that are drawn in the ranges, of which so many are `refined` that have the
             lowest costs.
     """
-    problem = Problem(model, (experiment,))
+    problem = Problem(subject.model, (experiment,))
     space, floor = SearchSpace(problem.parameters), rounding_floor(problem, "float64")
-    objective = Objective(space, make_scorer(problem, "auto"), floor=floor)
+    bounds = in_fit(subject.bounds, problem)
+    objective = Objective(space, make_scorer(problem, "auto"), bounds, floor=floor)
     objective.previews = True
     unit = objective.sample(drawn, np.random.default_rng(seed))
     order = np.argsort(objective.score(unit).cost, kind="stable")[:refined]
@@ -300,67 +246,3 @@ def best_fits(
 
 def _criterion(rivals: Sequence[Rival]) -> float:
     return -0.5 * float(np.log(min(rival.distance for rival in rivals)))
-
-
-def joint_model(models: Sequence[ChannelModel]) -> ChannelModel:
-    """Return schemes as one channel, whose current is a factor times the sum of theirs.
-
-    Its parameters are those of all schemes one after the other, then one for each scheme by which
-    its current is multiplied, and the factor.
-    """
-    parameters: list[Parameter] = []
-    definitions: list[tuple[str, sympy.Expr]] = []
-    chains: list[Chain] = []
-    terms: list[Term] = []
-    for k, model in enumerate(models):
-        names = [*model.parameter_names, *(name for name, _ in model.definitions)]
-        new = {symbol(name): symbol(f"{name} of {k}") for name in names}
-        if model.temperature_C is not None:
-            new.setdefault(symbol(CELSIUS), sympy.Float(model.temperature_C, 17))
-        parameters += [replace(p, name=f"{p.name} of {k}") for p in model.parameters]
-        definitions += [(f"{name} of {k}", e.xreplace(new)) for name, e in model.definitions]
-        own = product(symbol(_FACTOR), symbol(f"sign of {k}"))
-        terms += [_renamed_term(term, new, own, len(chains)) for term in model.terms]
-        chains += [
-            replace(
-                chain,
-                transitions=tuple(replace(t, rate=t.rate.xreplace(new)) for t in chain.transitions),
-            )
-            for chain in model.chains
-        ]
-    signs = [Parameter(f"sign of {k}", "", -1.0, 1.0, fixed=True) for k in range(len(models))]
-    return ChannelModel(
-        name="difference",
-        description="",
-        source="",
-        parameters=(*parameters, *signs, Parameter(_FACTOR, "", 0.0, 2.0)),
-        definitions=tuple(definitions),
-        chains=tuple(chains),
-        terms=tuple(terms),
-    )
-
-
-def _renamed_term(
-    term: Term, new: Mapping[sympy.Symbol, sympy.Expr], times: sympy.Expr, first: int
-) -> Term:
-    """Return a term with other names, a factor, and chains that are counted from another one."""
-
-    def renamed(e: sympy.Expr | None) -> sympy.Expr | None:
-        return None if e is None else e.xreplace(new)
-
-    ion = term.ion
-    if ion is not None:
-        warm = symbol(CELSIUS) + sympy.Float(ZERO_CELSIUS, 17)
-        thermal = ion.thermal or product(sympy.Float(1e3 * GAS_CONSTANT / FARADAY, 17), warm)
-        parts = {"inside": ion.inside, "outside": ion.outside, "thermal": thermal}
-        ion = replace(ion, **{name: e.xreplace(new) for name, e in parts.items()})
-    key = "conductance" if term.permeability is None else "permeability"
-    size = {key: product(times, term.size.xreplace(new))}
-    return replace(
-        term,
-        chains=tuple(first + c for c in term.chains),
-        reversal=renamed(term.reversal),
-        rectification=renamed(term.rectification),
-        ion=ion,
-        **size,
-    )

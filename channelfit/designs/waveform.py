@@ -1,226 +1,274 @@
 """Command voltages by numbers: steps, ramps and sums of sines whose voltages and times are free.
 
 All numbers of a waveform are one vector. Durations are shares of the whole length: the logits of a
-softmax, so that their sum stays and none gets shorter than allowed.
+softmax, so that their sum stays and none gets shorter than allowed. Under a limit of the slew a
+jump to the next segment is a ramp of that slew, for which the time is taken from all durations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from channelfit.designs.information import Pieces
+from channelfit.designs.derivatives import STEP
+from channelfit.designs.information import Pieces, Slopes
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Segment, Sines, Wave
 
 Array: TypeAlias = Any  # of floats
 
-#: Pieces of a ramp, and of a segment of sines, of which each period has at least twelve.
-_RAMP, _SINES, _A_PERIOD = 96, 384, 12
+#: Pieces of a ramp, of one that is a jump, and of sines, of which each period has at least twelve.
+_RAMP, _JUMP, _SINES, _A_PERIOD = 96, 16, 384, 12
 _TERMS = 3  # sines of a sum
+_TURNS = 2 * np.pi * _SINES / _A_PERIOD  # of the fastest sine, radians
 _LOGIT = 5.0  # logits lie between this and its negative
-KINDS = ("step", "ramp", "sines")
+#: The kinds of segments, and how many numbers besides the duration each has.
+KINDS = {"step": 1, "ramp": 2, "sines": 1 + 2 * _TERMS}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """The limits of the amplifier and of the experimenter.
 
     Attributes:
-        lower, upper: mV, of the command voltage.
-        holding: mV, before the protocol.
-        length: ms, of the whole protocol.
+        lowest, highest: mV, of the command voltage.
+        holding: mV, before each sweep; where the two differ, the ends of its range.
+        length: ms, of each sweep.
         shortest: ms, the least duration of a segment.
         mask: ms after a jump of the voltage whose samples do not count.
         sampling: ms between samples.
+        slew: mV/ms, the greatest change of the command; inf for jumps.
+        sweeps: their number.
     """
 
-    lower: float
-    upper: float
-    holding: float
+    lowest: float
+    highest: float
+    holding: tuple[float, float]
     length: float
     shortest: float
-    mask: float
     sampling: float
-
-
-@dataclass(frozen=True)
-class _Segment:
-    """A segment of a waveform: where its numbers begin, and how many pieces it has."""
-
-    kind: str
-    first: int
+    mask: float = 0.0
+    slew: float = math.inf
+    sweeps: int = 1
 
     @property
-    def n_numbers(self) -> int:
-        return {"step": 1, "ramp": 2, "sines": 1 + 2 * _TERMS}[self.kind]
+    def jump(self) -> int:
+        """How many samples the widest jump takes; 0 without a limit of the slew."""
+        return self.jumping(self.highest - self.lowest)
+
+    def jumping(self, size: float) -> int:
+        """Return how many samples a jump of some mV takes."""
+        if math.isinf(self.slew):
+            return 0
+        return max(1, math.ceil(abs(size) / self.slew / self.sampling - TIME_TOLERANCE))
+
+    def least(self, kind: str) -> int:
+        """Return how many samples a segment has at least; a ramp is slower than a jump."""
+        shortest = math.ceil(self.shortest / self.sampling - TIME_TOLERANCE)
+        return shortest if kind == "step" else max(shortest, self.jump + 1)
+
+    def masked_ms(self, protocol: Protocol, sweep: int) -> Iterator[tuple[float, float]]:
+        """Yield from when to when samples do not count, after jumps and ramps as fast as these."""
+        if self.mask > 0:
+            for begin in protocol.step_times_ms(sweep):
+                yield begin, begin + self.mask
+            for s in protocol.sweeps[sweep]:
+                samples = (s.end_ms - s.start_ms) / protocol.sampling_ms
+                if isinstance(s.wave, Ramp) and samples < self.jump + 0.5:
+                    yield s.start_ms, s.end_ms + self.mask
 
 
 class Waveform:
-    """A sequence of segments with free numbers.
+    """Sweeps of segments with free numbers.
 
     Arguments:
-        kinds: of each segment, one of `KINDS`.
+        kinds: of the segments of each sweep, of `KINDS`.
         limits: of voltages and times.
 
     Attributes:
-        bounds: (n_numbers, 2) of the vector: voltages, mV, then of sines the offset, mV, shares of
-            the room beside it, and frequencies as shares of the fastest; then logits of durations.
+        bounds: (n_numbers, 2) of the vector: of each segment, sweep by sweep, voltages, mV, then of
+            sines the offset, mV, shares of the room beside it, and frequencies as shares of the
+            fastest; the holding potential where it is free; then logits of durations.
     """
 
     def __init__(self, kinds: Sequence[str], limits: Limits) -> None:
-        self.limits = limits
-        self.segments: list[_Segment] = []
-        n = 0
-        for kind in kinds:
-            self.segments.append(_Segment(kind, n))
-            n += self.segments[-1].n_numbers
-        self.n_levels = n
-        volts = [limits.lower, limits.upper]
-        bounds = []
-        for segment in self.segments:
-            bounds += [volts] * (2 if segment.kind == "ramp" else 1)
-            if segment.kind == "sines":
-                bounds += [[-1 / _TERMS, 1 / _TERMS]] * _TERMS + [[0.05, 1.0]] * _TERMS
-        self.bounds = np.array(bounds + [[-_LOGIT, _LOGIT]] * len(kinds))
-
-    @property
-    def n_numbers(self) -> int:
-        """The length of the vector."""
-        return len(self.bounds)
+        self.kinds, self.limits = list(kinds), limits
+        volts = [limits.lowest, limits.highest]
+        shapes = {"step": [volts], "ramp": [volts] * 2, "sines": [volts]}
+        shapes["sines"] = [volts, *[[-1 / _TERMS, 1 / _TERMS]] * _TERMS, *[[0.05, 1.0]] * _TERMS]
+        bounds = [row for kind in self.kinds * limits.sweeps for row in shapes[kind]]
+        self._whole_mV = [kind != "sines" for kind in self.kinds for _ in shapes[kind]]
+        if limits.holding[0] < limits.holding[1]:
+            bounds.append(list(limits.holding))
+        self.n_levels, n = len(bounds), len(kinds) * limits.sweeps
+        self.bounds = np.array(bounds + [[-_LOGIT, _LOGIT]] * n)
+        self.least = np.array([limits.least(kind) for kind in kinds]) * limits.sampling
 
     def random(self, random: np.random.Generator) -> Array:
         """Return a random vector."""
         x = random.uniform(self.bounds[:, 0], self.bounds[:, 1])
-        x[self.n_levels :] = random.normal(0.0, 1.0, len(self.segments))
+        x[self.n_levels :] = random.normal(0.0, 1.0, len(x) - self.n_levels)
         return x
 
-    def durations(self, x: Array) -> Array:
-        """Return the durations of all segments, ms."""
-        free = self.limits.length - len(self.segments) * self.limits.shortest
-        return self.limits.shortest + free * _softmax(x[self.n_levels :])
+    def holding(self, x: Array) -> Array:
+        """Return the holding potential of a vector, mV."""
+        low, high = self.limits.holding
+        return x[self.n_levels - 1] if low < high else low + 0.0 * x[0]
 
-    def pieces(self, x: Array) -> Pieces:
-        """Return the pieces of a vector."""
-        volts, lengths = list[Any](), list[Any]()
-        long, counted = list[Any](), list[Any]()
-        for segment, duration in zip(self.segments, self.durations(x), strict=True):
-            if self.limits.mask > 0:
-                volts.append([x[segment.first]])
-                lengths.append([self.limits.mask])
-                long.append([False])
-                counted.append([False])
-            own = self._volts(segment, x)
-            volts.append(own)
-            lengths.append(np.full(len(own), (duration - self.limits.mask) / len(own)))
-            long.append([segment.kind == "step"] * len(own))
-            counted.append([True] * len(own))
-        each = [np.concatenate(part) for part in (volts, lengths, long, counted)]
-        return Pieces(each[0], each[1], each[2], each[3], self.limits.holding)
-
-    def gradient(self, x: Array, by_volts: Array, by_lengths: Array) -> Array:
-        """Return the derivative of a criterion by the vector, from those by its `pieces`."""
-        found, by_duration, first = np.zeros(len(x)), np.zeros(len(self.segments)), 0
-        for k, segment in enumerate(self.segments):
-            if self.limits.mask > 0:
-                found[segment.first] += by_volts[first]
-                first += 1
-            own = self._slopes(segment, x)
-            last = first + own.shape[1]
-            found[segment.first : segment.first + segment.n_numbers] += own @ by_volts[first:last]
-            by_duration[k] = by_lengths[first:last].mean()
-            first = last
-        share = _softmax(x[self.n_levels :])
-        free = self.limits.length - len(self.segments) * self.limits.shortest
-        found[self.n_levels :] = free * share * (by_duration - share @ by_duration)
-        return found
+    def numbers(self, x: Array) -> list[list[Array]]:
+        """Return the numbers of each segment of each sweep, without durations."""
+        edges = np.cumsum([0, *(KINDS[kind] for kind in self.kinds * self.limits.sweeps)])
+        own, n = [x[a:b] for a, b in pairwise(edges)], len(self.kinds)
+        return [own[k : k + n] for k in range(0, len(own), n)]
 
     def rounded(self, x: Array) -> Array:
-        """Return a vector with whole mV in steps and ramps."""
+        """Return a vector with whole mV in steps, ramps and the holding potential."""
+        whole = np.array(self._whole_mV * self.limits.sweeps + [True])[: self.n_levels]
         found = np.array(x)
-        for segment in self.segments:
-            if segment.kind != "sines":
-                places = slice(segment.first, segment.first + segment.n_numbers)
-                found[places] = np.round(found[places])
+        found[: self.n_levels] = np.where(whole, np.round(x[: self.n_levels]), x[: self.n_levels])
         return found
 
-    def documents(self, x: Array) -> list[dict[str, Any]]:
-        """Return the segments as a protocol file has them, whole mV and whole samples."""
-        found: list[dict[str, Any]] = []
-        lengths, durations = self._whole(x), self.durations(x)
-        for segment, length, duration in zip(self.segments, lengths, durations, strict=True):
-            own = x[segment.first : segment.first + segment.n_numbers]
-            lasts = {"for": f"{length:.10g} ms"}
-            if segment.kind == "step":
-                found.append({"step": f"{round(own[0])} mV"} | lasts)
-            elif segment.kind == "ramp":
-                found.append({"ramp": [f"{round(v)} mV" for v in own]} | lasts)
-            else:
-                omega = own[1 + _TERMS :] * self._fastest(duration)
-                terms = [
-                    {"amplitude": f"{a:.6g} mV", "omega": f"{w:.6g} 1/ms"}
-                    for a, w in zip(own[1 : 1 + _TERMS] * self._room(own[0]), omega, strict=True)
-                ]
-                found.append({"sines": {"offset": f"{own[0]:.6g} mV", "terms": terms}} | lasts)
-        return found
+    def pieces(self, x: Array) -> Pieces:
+        """Return the pieces of a vector (n,), or of complex vectors (n, k) at once."""
+        limits, rows, long, segment = self.limits, list[list[Array]](), list[bool](), list[int]()
 
-    def epochs(self, x: Array) -> list[tuple[float, float, float]]:
-        """Return steps and ramps likewise: first and last voltage, mV, and duration, ms."""
-        ends = [x[s.first : s.first + s.n_numbers] for s in self.segments]
-        return [
-            (float(round(v[0])), float(round(v[-1])), float(n))
-            for v, n in zip(ends, self._whole(x), strict=True)
+        def add(volts: Array, lengths: Array, counted: Array, is_long: bool = False) -> None:
+            shape = (len(volts), *x.shape[1:])
+            rows.append([np.broadcast_to(one, shape) for one in (volts, lengths, counted)])
+            long.extend([is_long] * len(volts))
+            segment.extend([place] * len(volts))
+
+        for sweep, own in enumerate(self.numbers(x)):
+            jumps, durations = self._times(x, sweep, own)
+            before = self.holding(x)
+            for k, (kind, some, duration) in enumerate(
+                zip(self.kinds, own, durations, strict=True)
+            ):
+                place = sweep * len(self.kinds) + k
+                if limits.jump:
+                    length = jumps[k] / _JUMP
+                    volts = before + np.multiply.outer(_middles(_JUMP), some[0] - before)
+                    add(volts, length, 0.0 * length if limits.mask else length)
+                if kind == "step":
+                    if limits.mask:
+                        add(some[:1], limits.mask, 0.0)
+                    add(some[:1], duration - limits.mask, duration - limits.mask, True)
+                else:
+                    n = _RAMP if kind == "ramp" else _SINES
+                    after = np.multiply.outer(np.arange(1, n + 1) / n, duration) - limits.mask
+                    counted = _lesser(np.where(after.real > 0, after, 0.0), duration / n)
+                    add(self._voltage(kind, some, duration, _middles(n)), duration / n, counted)
+                before = self._voltage(kind, some, duration, np.ones(1))[0]
+        volts, lengths, counted = (np.concatenate(column) for column in zip(*rows, strict=True))
+        sweeps = np.array(segment) // len(self.kinds)
+        return Pieces(
+            np.concatenate([volts, [self.holding(x)]]),
+            lengths,
+            counted,
+            np.array(long),
+            np.diff(sweeps, prepend=-1) > 0,
+            np.array(segment),
+        )
+
+    def gradient(self, x: Array, slopes: Slopes) -> Array:
+        """Return the derivative of a criterion by the vector, from those by its `pieces`."""
+        moved = self.pieces(x[:, None] + 1j * STEP * np.eye(len(x)))
+        found = slopes.volts @ moved.volts.imag + slopes.lengths @ moved.lengths.imag
+        return (found + slopes.counted @ moved.counted.imag) / STEP
+
+    def protocol(self, x: Array, name: str, description: str = "") -> Protocol:
+        """Return the protocol of a vector, with whole mV and whole samples."""
+        x, limits, sweeps = self.rounded(x), self.limits, list[tuple[Segment, ...]]()
+        holding = float(self.holding(x))
+        for sweep, own in enumerate(self.numbers(x)):
+            segments, at, before = list[Segment](), 0, holding
+            for kind, some, jump, n in zip(
+                self.kinds, own, *self._samples(x, sweep, own), strict=True
+            ):
+                wave = self._wave(kind, some, n * limits.sampling)
+                first = float(wave.voltage(np.zeros(1), 0.0, 1.0)[0])
+                for one, samples in ((Ramp(before, first), jump), (wave, n)):
+                    start, end = (round(t * limits.sampling, 9) for t in (at, at + samples))
+                    if samples:
+                        own_wave = replace(one, origin_ms=start) if isinstance(one, Sines) else one
+                        segments.append(Segment(start, end, own_wave))
+                    at += samples
+                before = float(segments[-1].voltage(np.array([segments[-1].end_ms]))[0])
+            sweeps.append(tuple(segments))
+        return Protocol(name, holding, limits.sampling, tuple(sweeps), description=description)
+
+    def _wave(self, kind: str, own: Array, duration: float) -> Wave:
+        if kind == "step":
+            return Constant(float(own[0]))
+        if kind == "ramp":
+            return Ramp(float(own[0]), float(own[1]))
+        omegas = own[1 + _TERMS :] * _TURNS / duration
+        sizes = self._amplitudes(own, duration)
+        offset, *terms = (float(f"{one:.6g}") for one in (own[0], *sizes, *omegas))
+        return Sines(offset, tuple(terms[:_TERMS]), tuple(terms[_TERMS:]), (0.0,) * _TERMS, 0.0)
+
+    # --- times and voltages of a sweep, real or complex
+
+    def _before(self, x: Array, own: Sequence[Array]) -> list[Array | None]:
+        """Return the voltage before each segment; None after sines, whose end is not awaited."""
+        ends = {"step": 0, "ramp": 1}
+        pairs = list(zip(self.kinds, own, strict=True))[:-1]
+        return [self.holding(x), *(n[ends[k]] if k in ends else None for k, n in pairs)]
+
+    def _times(self, x: Array, sweep: int, own: Sequence[Array]) -> tuple[Array, Array]:
+        """Return how long jumps before segments and the segments last, ms."""
+        widest, slew = self.limits.highest - self.limits.lowest, self.limits.slew
+        jumps = []
+        for some, before in zip(own, self._before(x, own), strict=True):
+            size = some[0] - before if before is not None else widest + 0.0 * some[0]
+            jumps.append(size * np.sign(size.real) / slew)
+        free = self.limits.length - self.least.sum() - sum(jumps)
+        return np.array(jumps), (self.least + (free * self._shares(x, sweep)).T).T
+
+    def _samples(self, x: Array, sweep: int, own: Sequence[Array]) -> tuple[list[int], list[int]]:
+        """Return `_times` in whole samples; none gets shorter than allowed."""
+        limits = self.limits
+        jumps = [
+            limits.jump if before is None else limits.jumping(float(some[0] - before))
+            for some, before in zip(own, self._before(x, own), strict=True)
         ]
+        least = np.array([limits.least(kind) for kind in self.kinds])
+        free = round(limits.length / limits.sampling) - sum(jumps) - least.sum()
+        edges = np.round(np.cumsum(self._shares(x, sweep)) * free)
+        return jumps, [int(n) for n in least + np.diff(edges, prepend=0.0)]
 
-    def _whole(self, x: Array) -> Array:
-        """Return the durations of all segments as whole samples, ms."""
-        edges = np.round(np.cumsum(self.durations(x)) / self.limits.sampling)
-        return np.diff(edges, prepend=0.0) * self.limits.sampling
+    def _shares(self, x: Array, sweep: int) -> Array:
+        """Return the shares of the free time that the segments of a sweep have."""
+        n = len(self.kinds)
+        logits = x[self.n_levels + sweep * n : self.n_levels + (sweep + 1) * n]
+        parts = np.exp(logits - logits.real.max(axis=0))
+        return parts / parts.sum(axis=0)
 
-    # --- voltages of a segment, and their derivatives by its numbers
+    def _voltage(self, kind: str, own: Array, duration: Array, t: Array) -> Array:
+        """Return the voltage of a segment at parts t of its duration."""
+        if kind == "sines":
+            turns = zip(self._amplitudes(own, duration), own[1 + _TERMS :], strict=True)
+            return own[0] + sum(a * np.sin(np.multiply.outer(_TURNS * t, w)) for a, w in turns)
+        return own[0] + np.multiply.outer(t, own[-1] - own[0])
 
-    def _volts(self, segment: _Segment, x: Array) -> Array:
-        own = x[segment.first : segment.first + segment.n_numbers]
-        if segment.kind == "step":
-            return own
-        if segment.kind == "ramp":
-            return own[0] + (own[1] - own[0]) * _middles(_RAMP)
-        waves = np.sin(self._phases(own))
-        return own[0] + self._room(own[0]) * (own[1 : 1 + _TERMS] @ waves)
-
-    def _slopes(self, segment: _Segment, x: Array) -> Array:
-        own = x[segment.first : segment.first + segment.n_numbers]
-        if segment.kind == "step":
-            return np.ones((1, 1))
-        if segment.kind == "ramp":
-            t = _middles(_RAMP)
-            return np.array([1 - t, t])
-        phases = self._phases(own)
-        waves, shares, room = np.sin(phases), own[1 : 1 + _TERMS], self._room(own[0])
-        nearer = 1.0 if own[0] - self.limits.lower < self.limits.upper - own[0] else -1.0
-        speeds = own[1 + _TERMS :]
-        by_speed = room * shares[:, None] * np.cos(phases) * phases / speeds[:, None]
-        return np.concatenate([[1 + nearer * (shares @ waves)], room * waves, by_speed])
-
-    def _room(self, offset: float) -> float:
-        """Return how far sines may swing about an offset, mV."""
-        return float(min(offset - self.limits.lower, self.limits.upper - offset))
-
-    def _fastest(self, duration: float) -> float:
-        """Return the greatest angular frequency in a segment of sines, 1/ms."""
-        return 2 * np.pi * _SINES / _A_PERIOD / duration
-
-    def _phases(self, own: Array) -> Array:
-        """Return the phase of each sine in the middle of each piece."""
-        turns = 2 * np.pi * _SINES / _A_PERIOD
-        return turns * np.multiply.outer(own[1 + _TERMS :], _middles(_SINES))
+    def _amplitudes(self, own: Array, duration: Array) -> Array:
+        """Return the amplitudes of sines, mV, within voltages and slew."""
+        limits = self.limits
+        room = _lesser(own[0] - limits.lowest, limits.highest - own[0])
+        if not math.isinf(limits.slew):
+            room = _lesser(room, limits.slew * duration / (_TURNS * own[1 + _TERMS :]))
+        return own[1 : 1 + _TERMS] * room
 
 
 def _middles(n: int) -> Array:
     return (np.arange(n) + 0.5) / n
 
 
-def _softmax(logits: Array) -> Array:
-    parts = np.exp(logits - logits.max())
-    return parts / parts.sum()
+def _lesser(a: Array, b: Array) -> Array:
+    """Return the lesser of numbers, by their real parts."""
+    return np.where(np.real(a) < np.real(b), a, b)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,7 +18,8 @@ from channelfit.designs.plan import (
     DesignTasks,
     ParameterPlan,
     Row,
-    ensemble,
+    Subject,
+    vectors_about,
 )
 from channelfit.designs.separation import SeparationPlan
 from channelfit.designs.waveform import KINDS, Limits
@@ -26,15 +28,19 @@ from channelfit.front.progress import WorkProgress, compilations_shown, screen_f
 from channelfit.front.result import Fit
 from channelfit.front.simulation import values_with
 from channelfit.front.table import table_of
+from channelfit.front.verbs.models import DesignOptions
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model import Model
 from channelfit.problem.arguments import quantities
-from channelfit.problem.clamp import left_out
+from channelfit.problem.clamp import Clamp, read_clamp
 from channelfit.problem.protocol import Protocol
+from channelfit.problem.rate_bounds import Bounded, read_rate_bounds, tied_bounds
 from channelfit.reading.csv_tables import csv_table
+from channelfit.reading.documents import Section
 from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.files import write_text
 from channelfit.reading.formats.syncropatch import eph_text
+from channelfit.reading.keys import KEYS
 from channelfit.results.files import make_folder
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_state import json_text
@@ -46,7 +52,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Scheme: TypeAlias = Model | Fit | str | os.PathLike[str]
-_MOST_SAMPLES, _GREATEST_SPREAD = 10_000_000, 10.0
+#: A scheme as read: its model, the raw fit section, and the file for messages.
+ReadScheme: TypeAlias = tuple[ChannelModel, Mapping[str, Any], str | os.PathLike[str]]
+_MOST_SAMPLES, _MOST_SEGMENTS, _GREATEST_SPREAD = 10_000_000, 200, 10.0
 
 
 class Design:
@@ -87,7 +95,7 @@ class Design:
             while title in self._rows:
                 title += "'"
             self._rows[title] = plan.judged(protocol)
-            samples = np.isfinite(protocol.voltage()).sum()
+            samples = np.isfinite(protocol.voltage()).sum()  # of all sweeps
             self._lengths[title] = float(samples * protocol.sampling_ms)
         self.remarks = self._remarks()
 
@@ -133,21 +141,25 @@ class Design:
         return lines
 
     def plot(self) -> Figure:
-        """Draw the command, currents, and which segment tells how much of what."""
+        """Draw the command, currents, and which segment tells how much of what.
+
+        Sweeps are drawn one after the other.
+        """
         from channelfit.designs.picture import design_figure  # loads Matplotlib
         from channelfit.front.pictures import shown_in_notebooks
 
         plan, rows = self._plan, self._rows["design"]
         pieces = plan.waveform.pieces(self._x)
-        ends = np.concatenate([[0.0], np.cumsum(plan.waveform.durations(self._x))])
-        segment = np.searchsorted(ends[1:], np.cumsum(pieces.lengths) - 0.5 * pieces.lengths)
+        n = int(pieces.segment[-1]) + 1
         each = plan.shares(pieces, rows)
         names = [row.name for row in rows[: each.shape[1]]]  # without predictions
-        shares = np.zeros((len(plan.kinds), len(names)))
-        np.add.at(shares, segment, each)
+        shares = np.zeros((n, len(names)))
+        np.add.at(shares, pieces.segment, each)
         shares /= np.maximum(shares.sum(axis=0), 1e-300)
+        ends = np.cumsum(np.bincount(pieces.segment, pieces.lengths, n))
         traces = plan.traces(self.protocol, rows)
-        figure = design_figure(self.protocol, traces, ends, shares, names, plan.title)
+        edges = np.append(0.0, ends)
+        figure = design_figure(self.protocol, traces, edges, shares, names, plan.title)
         return shown_in_notebooks(figure)
 
     @property
@@ -164,24 +176,29 @@ class Design:
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write the protocol, the stimulus as a table, ``design.json`` and a picture.
 
-        Of steps and ramps an ``.eph`` file for a SyncroPatch is written as well.
+        Of steps and ramps an ``.eph`` file for a SyncroPatch is written as well, one for each sweep
+        where there are several.
 
         Returns: the files. Raises: InputError where the folder cannot be written.
         """
         from channelfit.results.report.plots import save  # loads Matplotlib
 
-        folder = Path(folder)
+        folder, protocol = Path(folder), self.protocol
         make_folder(folder)
-        times, volts = self.protocol.times_ms, self.protocol.voltage()[0]
+        names = [""] if protocol.n_sweeps == 1 else [f"_{k + 1}" for k in range(protocol.n_sweeps)]
+        columns = [(f"voltage{n}_mV", v) for n, v in zip(names, protocol.voltage(), strict=True)]
         texts = {
-            "protocol.yaml": self.protocol.to_yaml(),
-            "stimulus.csv": csv_table([("time_ms", times), ("voltage_mV", volts)], digits=9),
+            "protocol.yaml": protocol.to_yaml(),
+            "stimulus.csv": csv_table([("time_ms", protocol.times_ms), *columns], digits=9),
             "design.json": json_text(self.summary),
         }
         if "sines" not in self._plan.kinds:
-            rows = self._plan.waveform.epochs(self._x)
-            limits = self._plan.limits
-            texts["protocol.eph"] = eph_text("design", limits.holding, limits.sampling, rows)
+            for name, sweep in zip(names, protocol.sweeps, strict=True):
+                ends = [(s, s.voltage(np.array([s.start_ms, s.end_ms]))) for s in sweep]
+                rows = [(float(a), float(b), round(s.end_ms - s.start_ms, 9)) for s, (a, b) in ends]
+                texts[f"protocol{name}.eph"] = eph_text(
+                    f"design{name}", protocol.holding_mV, protocol.sampling_ms, rows
+                )
         for name, text in texts.items():
             write_text(folder / name, text)
         save(self.plot(), folder / "design.png")
@@ -198,18 +215,11 @@ def design(
     length: float | str = "15 s",
     segments: str = "20 step",
     noise: float | str = "10 pA",
-    holding: float | str = "-80 mV",
-    lowest: float | str = "-120 mV",
-    highest: float | str = "60 mV",
-    shortest: float | str = "20 ms",
-    sampling: float | str = "0.5 ms",
-    mask: float | str = 0.0,
+    limits: Mapping[str, Any] | None = None,
     criterion: str = "log",
     parameters: Sequence[str] | str = (),
     predict: Sequence[Protocol | str | os.PathLike[str]] = (),
-    members: int = 1,
-    spread: float = 0.2,
-    worst: bool = False,
+    ensemble: Mapping[str, Any] | None = None,
     compare: Sequence[Protocol | str | os.PathLike[str]] = (),
     starts: int = 8,
     iterations: int = 100,
@@ -217,7 +227,7 @@ def design(
     values: Mapping[str, float] | None = None,
     progress: bool | None = None,
 ) -> Design:
-    """Design a protocol of one sweep that determines the parameters of a model.
+    """Design a protocol that determines the parameters of a model.
 
     Expected standard errors follow from the Fisher information of white noise. From random starts
     a quasi-Newton method descends by exact derivatives of the criterion by all voltages and
@@ -225,24 +235,29 @@ def design(
     derivatives by which fits descend. With `separate` it separates schemes instead: the least
     distance between the current of one of them and the best fit of another becomes large.
 
+    The starts descend under an ideal clamp. Where a fit has a clamp, the best of them is chosen
+    through it, changed further while that is a gain, and judged.
+
     Arguments:
         model: a `Model`, a `Fit` (whose fitted values are taken), or a model or fit file.
-        separate: other schemes, likewise, from which the protocol is to separate the model.
-        length: ms, of the protocol.
+        separate: other schemes, likewise, from which the protocol is to separate the model. Their
+            fits keep the bounds on rates of their files.
+        length: ms, of each sweep.
         segments: how many of which kind, one after the other, such as ``"10 step, 2 ramp, sines"``.
         noise: pA, the standard deviation of a sample.
-        holding: mV, before the protocol.
-        lowest, highest: mV, the limits of the command voltage.
-        shortest: ms, the least duration of a segment.
-        sampling: ms between samples.
-        mask: ms after each jump of the voltage whose samples do not count.
+        limits: of amplifier and cell, those that differ from the defaults: ``holding`` before each
+            sweep (``"-80 mV"``, or a range to choose from, ``"-100 mV .. -60 mV"``), ``lowest``
+            (``"-120 mV"``) and ``highest`` (``"60 mV"``) command, ``slew``, mV/ms, which makes
+            ramps of jumps (none), ``shortest`` segment (``"20 ms"``), ``sampling``
+            (``"0.5 ms"``), ``mask``, ms after a jump whose samples do not count (0), and
+            ``sweeps``, their number (1).
         criterion: ``log``, the mean logarithm of the standard errors, ``D``, ``A``, ``E``, or
             ``V``, the mean variance of the currents that are predicted.
         parameters: names of those that count, with ``log`` and ``A``; all without it.
         predict: protocols under which currents are predicted; their errors are listed.
-        members: vectors of an ensemble about the values over which the criterion is averaged.
-        spread: of that ensemble, the standard deviation of the logarithm of each parameter.
-        worst: whether the worst member counts, and not the mean.
+        ensemble: of parameter vectors about the values, over which the criterion is averaged:
+            ``members`` (1), ``spread``, the standard deviation of the logarithm of each parameter
+            (0.2), and ``worst``, whether the worst member counts, and not the mean (False).
         compare: protocols whose expected errors are listed beside those of the design.
         starts: random starts.
         iterations: of each start, at most.
@@ -258,175 +273,235 @@ def design(
     Example:
         >>> import channelfit as cf
         >>> found = cf.design(
-        ...     "models/model_b.yaml", length=100, segments="3 step", starts=1, iterations=3,
-        ...     progress=False,
+        ...     "models/model_b.yaml", length=100, segments="3 step", limits={"slew": 50},
+        ...     starts=1, iterations=3, progress=False,
         ... )
         >>> len(found.table)
         9
     """
-    channel, cautions = _channel(model)
-    others = [_channel(one) for one in separate]
     names = [parameters] if isinstance(parameters, str) else list(parameters)
-    plan = design_plan(
-        channel,
-        separate=[other for other, _ in others],
-        values=values,
+    plan, cautions = design_plan(
+        [_read(one) for one in (model, *separate)],
+        values,
+        **grouped("limits", limits),
+        **grouped("ensemble", ensemble),
         length=length,
         segments=segments,
         noise=noise,
-        holding=holding,
-        lowest=lowest,
-        highest=highest,
-        shortest=shortest,
-        sampling=sampling,
-        mask=mask,
         criterion=criterion,
         parameters=names,
-        predict=_loaded(predict),
-        members=members,
-        spread=spread,
-        worst=worst,
+        predict=loaded(predict),
         iterations=iterations,
         seed=seed,
     )
     with screen_for(plan.title, progress) as screen, compilations_shown(screen):
-        for found in (cautions, *(more for _, more in others)):
-            screen.warn(found)
-        return designed(plan, starts, _loaded(compare), screen)
+        screen.warn(cautions)
+        return designed(plan, starts, loaded(compare), screen)
 
 
-def design_plan(channel: ChannelModel, **given: Any) -> DesignPlan:
-    """Return the plan of a design from the arguments of `design`, checked."""
+def grouped(argument: str, given: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the options that Python takes in one argument, with their defaults.
+
+    Raises: InputError for a key that none of them has.
+    """
+    own = [(f.name, f.metadata["option"]) for f in fields(DesignOptions)]
+    members = {name: one.parameter for name, one in own if one.python == argument}
+    found = {name: False if p.is_flag else p.default for name, p in members.items()}
+    strange = next((key for key in given or {} if key not in found), None)
+    if strange is not None:
+        raise InputError(f"{shown(strange)} is none of {', '.join(found)}", key=argument)
+    return {**found, **(given or {})}
+
+
+def design_plan(
+    schemes: Sequence[ReadScheme], values: Mapping[str, float] | None = None, **given: Any
+) -> tuple[DesignPlan, list[Caution]]:
+    """Return the plan of a design, checked, and what looks wrong.
+
+    Arguments:
+        schemes: the one in question, and those from which to separate it.
+        values: in place of those of the first.
+        given: all other arguments of `design`, those of its groups by their own names.
+    """
 
     def number(name: str, dimension: str) -> float:
         return quantities(given[name], name, dimension)[0]
 
-    model = channel.with_values(values_with(channel, given["values"]))
     limits = Limits(
-        lower=number("lowest", "voltage"),
-        upper=number("highest", "voltage"),
-        holding=number("holding", "voltage"),
+        lowest=number("lowest", "voltage"),
+        highest=number("highest", "voltage"),
+        holding=_holding(given["holding"]),
         length=number("length", "time"),
         shortest=number("shortest", "time"),
         mask=number("mask", "time"),
         sampling=number("sampling", "time"),
+        slew=math.inf if given["slew"] == "" else number("slew", "slew"),
+        sweeps=given["sweeps"],
     )
-    names = [p.name for p in model.parameters if not p.fixed]
-    if not names:
-        raise InputError(
-            "all parameters are fixed; there is nothing to determine", key="parameters"
-        )
-    strange = next((name for name in given["parameters"] if name not in names), None)
-    if strange is not None:
-        raise InputError(
-            f"no free parameter {shown(strange)}; there is {', '.join(names)}", key="parameters"
-        )
-    if given["criterion"] not in CRITERIA:
-        raise InputError(
-            f"one of {', '.join(CRITERIA)} was expected, not {shown(given['criterion'])}",
-            key="criterion",
-        )
-    if given["parameters"] and given["criterion"] not in ("log", "A"):
-        raise InputError("only the criteria log and A can leave parameters out", key="parameters")
-    if given["criterion"] == "V" and not given["predict"]:
-        raise InputError("V needs the protocols of `predict`", key="criterion")
     if not (given["members"] >= 1 and 0 <= given["spread"] <= _GREATEST_SPREAD):
         raise InputError(
             f"1 or more members of a spread of 0 to {_GREATEST_SPREAD:g} were expected, not "
             f"{given['members']} of {given['spread']}",
             key="spread",
         )
-
-    def members(scheme: ChannelModel) -> np.ndarray:
-        return ensemble(scheme, scheme.values(), given["members"], given["spread"], given["seed"])
-
+    subjects, cautions, names = list[Subject](), list[Caution](), set[str]()
+    for k, (channel, fit, file) in enumerate(schemes):
+        model = channel.with_values(values_with(channel, values if k == 0 else None))
+        title = model.name + "'" * sum(name.rstrip("'") == model.name for name in names)
+        names.add(title)
+        clamp, bounds, found = _of_fit(model, fit, file, limits)
+        cautions += [*channel.cautions, *found]
+        members = vectors_about(model, given["members"], given["spread"], given["seed"])
+        subjects.append(Subject(replace(model, name=title), members, clamp, bounds))
     common: dict[str, Any] = {
+        "subjects": tuple(subjects),
         "kinds": segments_of(given["segments"]),
         "limits": limits,
         "noise": number("noise", "current"),
         "seed": given["seed"],
         "iterations": given["iterations"],
     }
-    plan: DesignPlan
-    if given["separate"]:
-        others = (given["parameters"], given["predict"], given["worst"])
-        if given["criterion"] != "log" or any(others):
-            raise InputError(
-                "of schemes that are to be told apart the least distance counts; criterion, "
-                "parameters, predict and worst are for the parameters of one",
-                key="separate",
-            )
-        models = _named((model, *given["separate"]))
-        plan = SeparationPlan(models=models, truths=tuple(map(members, models)), **common)
-    else:
-        plan = ParameterPlan(
-            model=model,
-            members=members(model),
-            criterion=given["criterion"],
-            counting=tuple(given["parameters"]),
-            worst=given["worst"],
-            predict=tuple(given["predict"]),
-            **common,
+    own = {
+        "criterion": given["criterion"],
+        "counting": tuple(given["parameters"]),
+        "worst": given["worst"],
+        "predict": tuple(given["predict"]),
+    }
+    _check(subjects[0], common, own)
+    if len(subjects) == 1:
+        return ParameterPlan(**common, **own), cautions
+    if own["criterion"] != "log" or any((own["counting"], own["worst"], own["predict"])):
+        raise InputError(
+            "of schemes that are to be separated the least distance counts; criterion, "
+            "parameters, predict and worst are for the parameters of one",
+            key="separate",
         )
-    _check(plan)
-    return plan
+    return SeparationPlan(**common), cautions
 
 
-def _channel(scheme: Scheme) -> tuple[ChannelModel, tuple[Caution, ...]]:
-    """Return the model of a scheme, and what looks wrong or is left out."""
-    own = scheme.model if isinstance(scheme, Fit) else scheme
-    if isinstance(own, Model):
-        apart = (
-            left_out({"fit": scheme._plan.section}, scheme.name) if isinstance(scheme, Fit) else ()
-        )
-        return own.channel, (*own.channel.cautions, *apart)
-    channel, document = kinds.channel_document(own)
-    return channel, (*channel.cautions, *left_out(document, os.fspath(own)))
+def _read(scheme: Scheme) -> ReadScheme:
+    if isinstance(scheme, Fit):
+        return scheme.model.channel, scheme._plan.section, scheme.name
+    if isinstance(scheme, Model):
+        return scheme.channel, {}, scheme.channel.name
+    channel, document = kinds.channel_document(scheme)
+    return channel, document.get("fit") or {}, scheme
 
 
-def _loaded(protocols: Sequence[Protocol | str | os.PathLike[str]]) -> list[Protocol]:
+def _of_fit(
+    model: ChannelModel, fit: Mapping[str, Any], file: str | os.PathLike[str], limits: Limits
+) -> tuple[Clamp | None, tuple[Bounded, ...], list[Caution]]:
+    """Return the clamp and the bounds on rates in a fit section, and what looks wrong."""
+    section = Section(fit, file, "fit")
+    section.expect(KEYS["fit"])
+    rows = section.items("experiments") if "experiments" in section else []
+    places = [
+        Section(row, file, section.path(f"experiments[{k}]"))
+        for k, row in enumerate(rows, 1)
+        if isinstance(row, Mapping)
+    ]
+    found = list[Clamp | None]()
+    for place in places or [section]:
+        place.expect(KEYS["fit" if place is section else "experiment"])
+        place = place if "clamp" in place else section
+        found.append(read_clamp(place.section("clamp"), model) if "clamp" in place else None)
+    cautions = []
+    if len(set(found)) > 1:
+        value = "the clamp of the first experiment is taken"
+        why = "the experiments have different clamps, and a design has one"
+        cautions.append(Caution(f"{file}: fit.experiments", value, why))
+    ends = [limits.lowest, limits.highest]
+    commands = Protocol.steps(ends, 1.0, holding=limits.holding[0], sampling=1.0)
+    return found[0], read_rate_bounds(section, model, [commands]) + tied_bounds(model), cautions
+
+
+def loaded(protocols: Sequence[Protocol | str | os.PathLike[str]]) -> list[Protocol]:
+    """Return protocols, read where they are files."""
     return [p if isinstance(p, Protocol) else Protocol.load(p) for p in protocols]
 
 
-def _named(models: Sequence[ChannelModel]) -> tuple[ChannelModel, ...]:
-    """Return schemes of which no two have the same name."""
-    found: dict[str, ChannelModel] = {}
-    for model in models:
-        name = model.name
-        while name in found:
-            name += "'"
-        found[name] = replace(model, name=name)
-    return tuple(found.values())
+def _holding(given: Any) -> tuple[float, float]:
+    """Return the range of the holding potential, mV, from a voltage or from two."""
+    parts = given.split("..") if isinstance(given, str) else given
+    found = quantities(parts, "holding", "voltage")
+    if len(found) > 2 or found[0] > found[-1]:
+        raise InputError(
+            f"a voltage, or a range such as -100 mV .. -60 mV, was expected, not {shown(given)}",
+            key="holding",
+        )
+    return found[0], found[-1]
 
 
-def _check(plan: DesignPlan) -> None:
-    """Raise InputError for limits that leave no room."""
-    limits = plan.limits
-    if not limits.lower < limits.upper:
+def _check(subject: Subject, common: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise InputError for a criterion or limits that cannot be."""
+    names, counting = [p.name for p in subject.free], own["counting"]
+    strange = [name for name in counting if name not in names]
+    limits: Limits = common["limits"]
+    (low, high), kinds_ = limits.holding, common["kinds"]
+    shortest, sampling = f"{limits.shortest:g} ms", f"{limits.sampling:g} ms"
+    faults = [
+        ("parameters", not names, "all parameters are fixed; there is nothing to determine"),
+        ("parameters", strange, f"no free parameter {shown(strange)}; there is {', '.join(names)}"),
+        (
+            "parameters",
+            counting and own["criterion"] not in ("log", "A"),
+            "only the criteria log and A can leave parameters out",
+        ),
+        (
+            "criterion",
+            own["criterion"] not in CRITERIA,
+            f"one of {', '.join(CRITERIA)} was expected, not {shown(own['criterion'])}",
+        ),
+        (
+            "criterion",
+            own["criterion"] == "V" and not own["predict"],
+            "V needs the protocols of `predict`",
+        ),
+        (
+            "lowest",
+            limits.lowest >= limits.highest,
+            f"is {limits.lowest:g} mV, which is not below highest, {limits.highest:g} mV",
+        ),
+        (
+            "holding",
+            not limits.lowest <= low <= high <= limits.highest,
+            f"{low:g} mV and {high:g} mV are not an increasing range within lowest and highest",
+        ),
+        ("sampling", limits.sampling <= 0, f"{sampling} is not above 0"),
+        ("slew", limits.slew <= 0, f"{limits.slew:g} mV/ms is not above 0"),
+        ("noise", common["noise"] <= 0, f"{common['noise']:g} pA is not above 0"),
+        ("sweeps", limits.sweeps < 1, f"at least 1 was expected, not {limits.sweeps}"),
+        (
+            "sweeps",
+            limits.sweeps > 1 and "sines" in kinds_,
+            "one protocol file cannot hold sweeps with different sines",
+        ),
+        (
+            "segments",
+            len(kinds_) * limits.sweeps > _MOST_SEGMENTS,
+            f"{len(kinds_) * limits.sweeps} segments are more than {_MOST_SEGMENTS}",
+        ),
+        (
+            "mask",
+            not 0 <= limits.mask < limits.shortest,
+            f"{limits.mask:g} ms is not below the shortest segment, {shortest}",
+        ),
+        (
+            "shortest",
+            limits.shortest < limits.sampling,
+            f"{shortest} is less than a sampling interval",
+        ),
+    ]
+    for key, wrong, message in faults:
+        if wrong:
+            raise InputError(message, key=key)
+    if limits.length * limits.sweeps / limits.sampling > _MOST_SAMPLES:
+        raise InputError(f"{sampling} makes more than {_MOST_SAMPLES:,} samples", key="sampling")
+    samples = sum(limits.least(kind) + limits.jump for kind in kinds_)
+    if not limits.length > samples * limits.sampling:
+        jumps = f" and jumps of {limits.jump * limits.sampling:g} ms" if limits.jump else ""
         raise InputError(
-            f"is {limits.lower:g} mV, which is not below highest, {limits.upper:g} mV", key="lowest"
-        )
-    if not limits.sampling > 0:
-        raise InputError(f"{limits.sampling:g} ms is not above 0", key="sampling")
-    if not plan.noise > 0:
-        raise InputError(f"{plan.noise:g} pA is not above 0", key="noise")
-    if not 0 <= limits.mask < limits.shortest:
-        raise InputError(
-            f"{limits.mask:g} ms is not below the shortest segment, {limits.shortest:g} ms",
-            key="mask",
-        )
-    if limits.shortest < limits.sampling:
-        raise InputError(f"{limits.shortest:g} ms is less than a sampling interval", key="shortest")
-    if limits.length / limits.sampling > _MOST_SAMPLES:
-        raise InputError(
-            f"{limits.sampling:g} ms makes more than {_MOST_SAMPLES:,} samples",
-            key="sampling",
-        )
-    least = len(plan.kinds) * limits.shortest
-    if not limits.length > least:
-        raise InputError(
-            f"{limits.length:g} ms has no room for {len(plan.kinds)} segments of "
-            f"{limits.shortest:g} ms",
+            f"{limits.length:g} ms has no room for {len(kinds_)} segments of {shortest}{jumps}",
             key="length",
         )
 
@@ -436,21 +511,14 @@ def segments_of(text: str) -> tuple[str, ...]:
     found: list[str] = []
     for part in text.split(","):
         words = part.split()
-        count, kind = (words[0], words[1]) if len(words) == 2 else ("1", words[0] if words else "")
-        if (
-            len(words) > 2
-            or kind not in KINDS
-            or not count.isdecimal()
-            or not 1 <= int(count) <= 200
-        ):
+        count, kind = ("1", *words) if len(words) == 1 else words if len(words) == 2 else ("", "")
+        if kind not in KINDS or not count.isdecimal() or not 1 <= int(count) <= _MOST_SEGMENTS:
             raise InputError(
                 f"{shown(part.strip())} is no number and kind of segments, such as 10 step; kinds "
                 f"are {', '.join(KINDS)}",
                 key="segments",
             )
         found += [kind] * int(count)
-    if len(found) > 200:
-        raise InputError(f"{len(found)} segments are more than 200", key="segments")
     return tuple(found)
 
 
@@ -474,10 +542,9 @@ def designed(
         store,
         lambda key, found: work.done(f"start {key[1]}"),
     )
-    found = [result for _, result in results]
-    order = np.argsort([float(result["criterion"]) for result in found], kind="stable")
-    criteria = [float(found[k]["criterion"]) for k in order]
+    found = sorted((result for _, result in results), key=lambda result: float(result["criterion"]))
+    criteria = [float(result["criterion"]) for result in found]
     if criteria[0] >= FAILED:
         raise InputError("no start led to a protocol under which the model's current is finite")
     screen.begin("judging the best protocol")
-    return Design(plan, found[order[0]]["vector"], criteria, others)
+    return Design(plan, plan.refined(found[0]["vector"]), criteria, others)

@@ -1,6 +1,6 @@
 """The units that a user may write, and the base units in which all values are kept.
 
-Base units are ms, mV, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, um3/ms,
+Base units are ms, mV, mV/ms, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, um3/ms,
 mM and degC. They are chosen so that nS x mV = pA and kernels need no conversion factors. A
 conductance, a permeability or a current per area or capacitance is converted to that of the whole
 membrane, whose size must be known.
@@ -19,6 +19,7 @@ from channelfit.reading.errors import InputError, did_you_mean, shown
 _UNITS: dict[str, dict[str, float]] = {
     "time": {"ms": 1.0, "s": 1e3, "us": 1e-3, "min": 6e4},
     "voltage": {"mV": 1.0, "V": 1e3, "uV": 1e-3},
+    "slew": {"mV/ms": 1.0, "V/s": 1.0},
     "current": {"pA": 1.0, "nA": 1e3, "uA": 1e6, "fA": 1e-3, "A": 1e12},
     "conductance": {"nS": 1.0, "pS": 1e-3, "uS": 1e3, "mS": 1e6, "S": 1e9},
     "rate": {"1/ms": 1.0, "1/s": 1e-3, "kHz": 1.0, "Hz": 1e-3},

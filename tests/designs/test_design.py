@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from scipy.integrate import quad
 
 import channelfit as cf
 from channelfit.designs.criteria import KINDS, Criterion
-from channelfit.designs.information import Informed, Pieces, _dual_exponential
-from channelfit.designs.plan import DesignTasks, ParameterPlan, simulated
+from channelfit.designs.information import Informed, Pieces, Source, _dual_exponential
+from channelfit.designs.plan import DesignTasks, ParameterPlan
 from channelfit.designs.waveform import Limits, Waveform
-from channelfit.front.designing import design_plan, designed, segments_of
+from channelfit.front.designing import design_plan, designed, grouped, segments_of
+from channelfit.front.kinds import channel_document
 from channelfit.front.progress import screen_for
 from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model, load_model
+from channelfit.problem.protocol import build_protocol
+from channelfit.problem.waves import Ramp
 from channelfit.reading.errors import InputError
-from channelfit.reading.formats.syncropatch import eph_text
 from support.json_output import run
 from support.truths import in_turns
 
-LIMITS = Limits(-120.0, 60.0, -80.0, 400.0, 10.0, 0.0, 0.05)
+LIMITS = Limits(
+    lowest=-120.0, highest=60.0, holding=(-80.0, -80.0), length=400.0, shortest=10.0, sampling=0.05
+)
 
 
 def two_states(rate: str = "k*exp(v/30)") -> ChannelModel:
@@ -51,13 +58,13 @@ def informed(model: ChannelModel, n: int = 1, noise: float = 5.0) -> Informed:
     members = model.values()[:, None] * factors
     places = [k for k, p in enumerate(model.parameters) if not p.fixed]
     names = [model.parameters[k].name for k in places]
-    return Informed(model, names, members, members[places], noise, LIMITS.sampling)
+    return Informed([Source(model, members, names)], members[places], noise, LIMITS.sampling)
 
 
 def held(volts: list[float], lengths: list[float]) -> Pieces:
     """Long pieces that count."""
-    true = np.ones(len(volts), bool)
-    return Pieces(np.array(volts), np.array(lengths), true, true, -80.0)
+    place, times = np.arange(len(volts)), np.array(lengths)
+    return Pieces(np.array([*volts, -80.0]), times, times, place >= 0, place == 0, place)
 
 
 def test_information_is_that_of_exponentials():
@@ -77,7 +84,7 @@ def test_information_is_that_of_exponentials():
         return np.concatenate(out)
 
     found = informed(model)
-    values = found.derivatives.members[:, 0]
+    values = found.sources[0].members[:, 0]
     slopes = []
     for k in range(3):
         step = np.where(np.arange(3) == k, 1e-5, 0.0)
@@ -90,54 +97,56 @@ def test_information_is_that_of_exponentials():
 @pytest.mark.parametrize("name", ["herg_beattie", "herg_markov", "na_hh", "model_b"])
 def test_information_is_that_of_the_derivatives_of_fits(name):
     """Of gates with powers and of schemes: integrals against sums over fine samples."""
-    plan = design_plan(load_model(f"models/{name}.yaml"), **ARGUMENTS | {"sampling": 0.01})
-    x = plan.waveform.random(np.random.default_rng(3))
-    protocol = plan.protocol(x, "x")
-    fine = plan.information(protocol, "reference")[0]
-    volts, lengths = zip(*((v, t) for v, _, t in plan.waveform.epochs(x)), strict=True)
-    found = plan.informed.matrices(held(list(volts), list(lengths)))[0]
+    limits = {"sweeps": 2, "holding": "-100 mV .. -60 mV", "slew": "90 V/s", "mask": 1}
+    limits |= {"length": 12, "sampling": 0.002, "shortest": 3, "segments": "2 step"}
+    plan = plan_for(load_model(f"models/{name}.yaml"), **limits)
+    x = plan.waveform.rounded(plan.waveform.random(np.random.default_rng(3)))
+    fine = plan.information(plan.protocol(x, "x"), "reference")[0]
+    found = plan.informed.matrices(plan.waveform.pieces(x))[0]
     scale = np.sqrt(np.diag(fine))
     assert np.abs((found - fine) / np.multiply.outer(scale, scale)).max() < 5e-3
 
 
 ARGUMENTS = {
-    "values": None,
-    "separate": [],
+    **grouped("limits"),
+    **grouped("ensemble"),
     "length": "60 ms",
     "segments": "3 step",
     "noise": "10 pA",
-    "holding": "-80 mV",
-    "lowest": "-120 mV",
-    "highest": "60 mV",
     "shortest": "5 ms",
     "sampling": "0.05 ms",
-    "mask": 0,
     "criterion": "log",
     "parameters": [],
     "predict": [],
-    "members": 1,
-    "spread": 0.1,
-    "worst": False,
     "iterations": 5,
     "seed": 0,
 }
+
+
+def plan_for(*models: ChannelModel, fit: Mapping[str, Any] | None = None, **changed: Any) -> Any:
+    """The plan for models with the arguments above, some changed; `fit` is of the first file."""
+    schemes = [(model, (fit or {}) if k == 0 else {}, model.name) for k, model in enumerate(models)]
+    return design_plan(schemes, **ARGUMENTS | changed)[0]
 
 
 @pytest.mark.parametrize(
     ("kind", "name"), in_turns(len(KINDS), list(KINDS), ["herg_beattie", "model_b"])
 )
 def test_gradients_are_those_of_differences(kind, name):
-    """Of steps, ramps and sines along random directions, with a mask; mean and worst member."""
+    """Of steps, ramps and sines along random directions, with all limits; mean and worst member."""
     model = load_model(f"models/{name}.yaml")
     found = informed(model, 2)
-    wave = Waveform(["step", "ramp", "sines", "step"], replace(LIMITS, mask=1.0))
-    prior = np.full((found.n_free, 2), 0.1)
-    root = np.random.default_rng(4).standard_normal((2, found.n_free, found.n_free))
+    n = len(found.scales)
+    kinds = ["step", "ramp", "sines", "step"] if name == "model_b" else ["step", "ramp"]
+    sweeps = 4 // len(kinds)
+    limits = replace(LIMITS, mask=1.0, slew=20.0, sweeps=sweeps, holding=(-100.0, -60.0))
+    wave = Waveform(kinds, limits)
+    prior = np.full((n, 2), 0.1)
+    root = np.random.default_rng(4).standard_normal((2, n, n))
     predicted = root @ root.swapaxes(1, 2) if kind == "V" else None
-    judge = Criterion(kind, prior, np.arange(found.n_free), kind == "A", predicted)
+    judge = Criterion(kind, prior, np.arange(n), kind == "A", predicted)
     x = wave.random(np.random.default_rng(1))
-    _, by_volts, by_lengths = found.with_gradient(wave.pieces(x), judge)
-    gradient = wave.gradient(x, by_volts, by_lengths)
+    gradient = wave.gradient(x, found.with_gradient(wave.pieces(x), judge)[1])
 
     def value(y: np.ndarray) -> float:
         return judge(found.matrices(wave.pieces(y)))[0]
@@ -153,7 +162,8 @@ def test_gradients_are_those_of_differences(kind, name):
 def test_stiff_and_slow_rates_are_followed(rate):
     """Against the closed form, by adaptive quadrature over decades of time."""
     model = two_states().with_values(np.array([rate, 0.2, 2.0]))
-    found = Informed(model, ["b"], model.values()[:, None], np.ones((1, 1)), 1.0, 1.0)
+    source = Source(model, model.values()[:, None], ["b"])
+    found = Informed([source], np.ones((1, 1)), 1.0, 1.0)
     matrix = found.matrices(held([0.0], [50.0]))
 
     def squared_slope(t: float) -> float:
@@ -188,42 +198,44 @@ def test_exponentials_of_stiff_generators_reach_their_steady_state():
     assert np.abs(d[0, 0, 0, 0] - slope[:, None]).max() < 1e-9
 
 
-def test_vectors_stay_within_limits_and_are_rounded():
-    wave = Waveform(segments_of("3 step, ramp, 2 step"), LIMITS)
-    x = wave.random(np.random.default_rng(0))
-    durations = wave.durations(x)
-    assert durations.sum() == pytest.approx(LIMITS.length)
-    assert durations.min() >= LIMITS.shortest
-    protocol = cf.Protocol.from_segments(
-        wave.documents(x), holding=-80, sampling=LIMITS.sampling, name="x"
-    )
-    volts = protocol.voltage()[0]
-    assert len(volts) == round(LIMITS.length / LIMITS.sampling)
-    assert LIMITS.lower <= volts.min()
-    assert volts.max() <= LIMITS.upper
+@pytest.mark.parametrize("seed", range(4))
+def test_protocols_keep_all_limits(seed):
+    """Voltages, slew, durations and lengths of two sweeps, of which one voltage is chosen."""
+    limits = replace(LIMITS, slew=15.0, sweeps=2, holding=(-100.0, -60.0), shortest=10.01)
+    wave = Waveform(segments_of("3 step, ramp, 2 step"), limits)
+    protocol = wave.protocol(wave.random(np.random.default_rng(seed)), "x")
+    volts = protocol.voltage()
+    assert volts.shape == (2, round(LIMITS.length / LIMITS.sampling))
+    assert LIMITS.lowest <= volts.min()
+    assert volts.max() <= LIMITS.highest
+    assert -100 <= protocol.holding_mV <= -60
+    before = np.full((2, 1), protocol.holding_mV)
+    assert np.abs(np.diff(np.hstack([before, volts]))).max() <= 15 * LIMITS.sampling + 1e-9
+    for sweep in protocol.sweeps:
+        assert sum(s.end_ms - s.start_ms >= 10.01 for s in sweep[1::2]) == 6
+        assert all(isinstance(s.wave, Ramp) for s in sweep[::2])
+    assert build_protocol(yaml.safe_load(protocol.to_yaml()), None).sweeps == protocol.sweeps
 
 
-def test_a_syncropatch_file_reads_back(tmp_path):
-    wave = Waveform(segments_of("2 step, ramp, step"), LIMITS)
-    x = wave.random(np.random.default_rng(2))
-    protocol = cf.Protocol.from_segments(
-        wave.documents(x), holding=-80, sampling=LIMITS.sampling, name="x"
-    )
-    (tmp_path / "x.eph").write_text(eph_text("x", -80.0, LIMITS.sampling, wave.epochs(x)))
-    read = cf.Protocol.load(tmp_path / "x.eph")
-    assert np.allclose(read.voltage(), protocol.voltage(), atol=1e-9)
-    assert read.holding_mV == -80
+def test_sines_keep_the_slew():
+    limits = replace(LIMITS, slew=5.0, sampling=0.005)
+    wave = Waveform(segments_of("step, 2 sines"), limits)
+    for seed in range(3):
+        x = wave.random(np.random.default_rng(seed))
+        x[x.size // 2 :] = wave.bounds[x.size // 2 :, 1]  # fast and large
+        volts = wave.protocol(x, "x").voltage()
+        assert np.abs(np.diff(volts)).max() <= 5 * limits.sampling * (1 + 1e-5)
 
 
 def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
-    plan = design_plan(two_states(), **ARGUMENTS)
+    plan = plan_for(two_states())
     tasks = DesignTasks(plan, {})
     found, again = tasks.compute(("start", 1)), tasks.compute(("start", 1))
     begin = plan.waveform.random(np.random.default_rng([0, 1]))
     assert found["criterion"] < plan.criterion_at(begin, plan.informed, plan.judge)[0]
     assert np.array_equal(found["vector"], again["vector"])
     tasks.check_stored(("start", 1), found)
-    assert design_plan(two_states(), **ARGUMENTS | {"noise": 3}).noise == 3
+    assert plan_for(two_states(), noise=3).noise == 3
 
 
 @pytest.mark.parametrize(
@@ -241,13 +253,27 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
         ({"sampling": "1e-9 ms"}, "sampling: 1e-09 ms makes more than 10,000,000 samples"),
         ({"spread": float("nan")}, "spread: 1 or more members"),
         ({"members": 0}, "spread: 1 or more members"),
-        ({"separate": [None], "worst": True}, "separate: of schemes .* the least distance counts"),
         ({"shortest": 0.01}, "shortest: 0.01 ms is less than a sampling interval"),
+        ({"slew": "3 V/s"}, "length: 60 ms has no room for 3 segments of 5 ms and jumps of 60 ms"),
+        ({"slew": "0 V/s"}, "slew: 0 mV/ms is not above 0"),
+        ({"slew": "3 mV"}, "slew: .*mV/ms"),
+        ({"sweeps": 0}, "sweeps: at least 1"),
+        ({"sweeps": 2, "segments": "2 sines"}, "sweeps: one protocol file cannot hold"),
+        ({"sweeps": 2, "segments": "101 step"}, "segments: 202 segments are more than 200"),
+        ({"holding": "-60 mV .. -100 mV"}, "holding: a voltage, or a range"),
+        ({"holding": "-140 mV"}, "holding: -140 mV and -140 mV are not an increasing range"),
     ],
 )
 def test_what_cannot_be_is_refused(changed, message):
     with pytest.raises(InputError, match=message):
-        design_plan(two_states(), **ARGUMENTS | changed)
+        plan_for(two_states(), **changed)
+
+
+def test_arguments_of_other_aims_and_unknown_limits_are_refused():
+    with pytest.raises(InputError, match="separate: of schemes .* the least distance counts"):
+        plan_for(two_states(), two_states(), worst=True)
+    with pytest.raises(InputError, match="limits: .*low.* is none of sweeps, holding, lowest"):
+        cf.design("models/model_b.yaml", limits={"low": 3})
 
 
 def test_predictions_scatter_as_parameters_that_are_drawn():
@@ -255,13 +281,14 @@ def test_predictions_scatter_as_parameters_that_are_drawn():
     predict = cf.Protocol.from_segments(
         [{"step": -20, "for": 10}, {"step": 30, "for": 20}], holding=-80, sampling=0.1, name="p"
     )
-    plan = design_plan(two_states(), **ARGUMENTS | {"criterion": "V", "predict": [predict]})
+    plan = plan_for(two_states(), criterion="V", predict=[predict])
     protocol = plan.protocol(plan.waveform.random(np.random.default_rng(1)), "x")
     row = plan.judged(protocol)[-1]
     covariance = plan.judge.covariance(plan.information(protocol))[0]
     drawn = np.random.default_rng(0).multivariate_normal(np.zeros(3), covariance * 1e-4, 4000)
-    members = plan.members * np.exp(drawn.T)
-    currents = simulated(plan.model, predict, np.concatenate([plan.members, members], axis=1))[0]
+    values = plan.subject.members
+    members = np.concatenate([values, values * np.exp(drawn.T)], axis=1)
+    currents = plan.subject.simulated(predict, members)[0]
     rms = np.sqrt(np.mean((currents[:, 1:] - currents[:, :1]) ** 2)) * 1e2
     assert row.columns["error, %"] * row.facts["value"] == pytest.approx(100 * rms, rel=0.03)
     end, value = plan.search(plan.waveform.random(np.random.default_rng(1)))
@@ -273,7 +300,7 @@ def test_predictions_scatter_as_parameters_that_are_drawn():
 
 
 def test_a_design_without_a_finite_current_is_refused(monkeypatch):
-    plan = design_plan(two_states(), **ARGUMENTS)
+    plan = plan_for(two_states())
     nothing = lambda _, x, *parts: (np.nan, np.zeros_like(x))
     monkeypatch.setattr(ParameterPlan, "criterion_at", nothing)
     with pytest.raises(InputError, match="no start led to a protocol"):
@@ -282,35 +309,67 @@ def test_a_design_without_a_finite_current_is_refused(monkeypatch):
 
 def test_the_command_writes_what_it_says(tmp_path):
     out = tmp_path / "d"
-    options = ["--length", "100 ms", "--segments", "2 step, ramp", "--starts", "2"]
-    options += [
-        "--iterations",
-        "3",
-        "--sampling",
-        "0.1 ms",
-        "--compare",
-        "protocols/activation.yaml",
-    ]
+    options = ["--length", "100 ms", "--segments", "2 step, ramp", "--starts", "2", "--sweeps", "2"]
+    options += ["--iterations", "3", "--sampling", "0.1 ms", "--slew", "20 V/s"]
+    options += ["--compare", "protocols/activation.yaml"]
     done = run("design", "models/model_b.yaml", *options, "--out", str(out))
     assert done.exit_code == 0, done.output
     names = {path.name for path in out.iterdir()}
-    assert names == {"protocol.yaml", "protocol.eph", "stimulus.csv", "design.json", "design.png"}
-    yaml, eph = (cf.Protocol.load(out / f"protocol.{kind}") for kind in ("yaml", "eph"))
-    assert np.allclose(yaml.voltage(), eph.voltage())
+    others = {"protocol.yaml", "stimulus.csv", "design.json", "design.png"}
+    assert names == {"protocol_1.eph", "protocol_2.eph", *others}
+    volts = cf.Protocol.load(out / "protocol.yaml").voltage()
+    for k in (1, 2):
+        read = cf.Protocol.load(out / f"protocol_{k}.eph")
+        assert np.allclose(read.voltage(), volts[k - 1], atol=1e-9)
+        assert read.holding_mV == -80
+    table = np.genfromtxt(out / "stimulus.csv", delimiter=",", names=True)
+    assert np.allclose(table["voltage_2_mV"], volts[1])
     assert "activation" in done.output
     again = run("design", "models/model_b.yaml", *options, "--out", str(out))
     assert again.exit_code == 2
     assert "not empty" in again.output
 
 
-def test_a_clamp_is_left_out_with_a_warning(tmp_path):
-    options = ["--length", "10 ms", "--segments", "step", "--shortest", "1 ms", "--starts", "1"]
-    options += ["--iterations", "1", "--predict", "protocols/ramp.yaml", "--out", tmp_path / "d"]
+def clamped_plan(**changed: Any) -> Any:
+    """The plan for two states behind 60 MOhm and a filter, of which the gain is wrong by that."""
+    clamp = {"series_resistance": "60 MOhm", "membrane_capacitance": "20 pF"}
+    fit = {"clamp": {**clamp, "lowpass": {"poles": 4, "cutoff": "2 kHz"}}}
+    return plan_for(two_states(), fit=fit, length="30 ms", segments="2 step", **changed)
+
+
+@pytest.mark.slow
+def test_the_information_through_a_clamp_is_that_of_differences_of_its_currents():
+    plan, ideal = clamped_plan(), plan_for(two_states(), length="30 ms", segments="2 step")
+    x = plan.waveform.random(np.random.default_rng(1))
+    protocol, values = plan.protocol(x, "x"), plan.subject.members
+    steps = 1 + 1e-4 * np.array([[1, -1, 0, 0, 0, 0], [0, 0, 1, -1, 0, 0], [0, 0, 0, 0, 1, -1]])
+    currents = plan.subject.simulated(protocol, values * steps)[0]
+    slopes = (currents[:, ::2] - currents[:, 1::2]) / 2e-4
+    exact = slopes.T @ slopes / plan.noise**2
+    assert np.abs(plan.information(protocol)[0] / exact - 1).max() < 1e-5
+    # far from that of an ideal clamp, so that this could be told
+    assert np.abs(ideal.information(protocol)[0] / exact - 1).max() > 0.1
+
+
+@pytest.mark.slow
+def test_a_design_is_refined_through_its_clamp():
+    plan = clamped_plan(iterations=12)
+    x, found = plan.search(plan.waveform.random(np.random.default_rng(1)))
+    assert found == plan.measured(x)
+    assert plan.measured(plan.refined(x)) < found
+
+
+def test_the_clamp_and_the_bounds_of_a_fit_are_read(tmp_path):
     text = Path("models/model_b.yaml").read_text()
-    (tmp_path / "m.yaml").write_text(
-        text.replace("fit:\n", "fit:\n  clamp: {series_resistance: 5 MOhm}\n")
-    )
-    done = run("design", tmp_path / "m.yaml", *options)
-    assert done.exit_code == 0, done.output
-    assert "the clamp of this fit is left out" in done.output
-    assert "current under ramp" in done.output
+    own = "fit:\n  clamp: {series_resistance: 5 MOhm}\n  rates_within: [1e-6 /ms, 500 /ms]\n"
+    (tmp_path / "m.yaml").write_text(text.replace("fit:\n", own))
+    channel, document = channel_document(tmp_path / "m.yaml")
+    plan, _ = design_plan([(channel, document["fit"], "m.yaml")], **ARGUMENTS)
+    clamp = plan.subject.clamp
+    assert clamp is not None
+    assert float(clamp.series_resistance) == 5
+    assert {bounded.upper for bounded in plan.subject.bounds} == {500}
+    assert max(plan.subject.bounds[0].voltages_mV) == 60
+    other = [{"clamp": {"series_resistance": "9 MOhm"}}, {}]
+    _, cautions = design_plan([(channel, {"experiments": other}, "m.yaml")], **ARGUMENTS)
+    assert "the clamp of the first experiment is taken" in str(cautions)

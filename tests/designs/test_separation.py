@@ -8,24 +8,31 @@ import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
+from channelfit.designs.plan import Subject
 from channelfit.designs.separation import SeparationPlan
 from channelfit.designs.waveform import Limits
 from channelfit.front.designing import Design
 from channelfit.model.channel import ChannelModel
+from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.rate_bounds import read_rate_bounds
+from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
+from channelfit.reading.keys import KEYS
 from channelfit.scoring.scorer import make_scorer
 from designs.test_design import held, two_states
 from support.json_output import run
 
-LIMITS = Limits(-120.0, 60.0, -80.0, 30.0, 5.0, 0.0, 0.05)
+LIMITS = Limits(
+    lowest=-120.0, highest=60.0, holding=(-80.0, -80.0), length=30.0, shortest=5.0, sampling=0.05
+)
 
 
 def plan_of(*models: ChannelModel, kinds: tuple[str, ...] = ("step",) * 3) -> SeparationPlan:
     """A plan for schemes at their own values."""
-    truths = tuple(model.values()[:, None] for model in models)
-    return SeparationPlan(models=models, truths=truths, kinds=kinds, limits=LIMITS, noise=5.0)
+    subjects = tuple(Subject(model, model.values()[:, None]) for model in models)
+    return SeparationPlan(subjects=subjects, kinds=kinds, limits=LIMITS, noise=5.0)
 
 
 def known_conductance(rate: str) -> ChannelModel:
@@ -69,8 +76,9 @@ def test_the_distance_is_that_of_simulated_currents():
     )
     plan = plan_of(*models)
     x = plan.waveform.random(np.random.default_rng(1))
-    volts, lengths = zip(*((v, t) for v, _, t in plan.waveform.epochs(x)), strict=True)
     fine = replace(plan.protocol(x, "x"), sampling_ms=2e-3)
+    volts = [float(s.voltage(np.array([s.start_ms]))[0]) for s in fine.sweeps[0]]
+    lengths = [s.end_ms - s.start_ms for s in fine.sweeps[0]]
     currents = [
         make_scorer(Problem(one, (Experiment(fine),)), "reference").simulate(one.values()[:, None])
         for one in models
@@ -79,7 +87,7 @@ def test_the_distance_is_that_of_simulated_currents():
         apart = currents[rival.truth][0] - currents[rival.scheme][0]
         exact = (apart**2).sum() * 2e-3 / LIMITS.sampling / plan.noise**2
         ((informed, _),) = plan.parts([rival])
-        found = informed.matrices(held(list(volts), list(lengths)))[0, 0, 0]
+        found = informed.matrices(held(volts, lengths))[0, 0, 0]
         assert found == pytest.approx(exact, rel=2e-3)
 
 
@@ -139,6 +147,21 @@ def test_a_refit_and_the_best_protocol_are_those_of_a_grid():
     assert np.exp(-2 * criterion) > 0.98 * max(least.values())
     best = min(r.distance for r in plan.refitted(plan.protocol(x, "x"), plan.first))
     assert np.exp(-2 * criterion) == pytest.approx(best, rel=1e-9)
+
+
+def test_fits_of_rivals_keep_the_bounds_on_their_rates():
+    """A rival whose rates must stay slow leaves more than a free one, and its rates are slow."""
+    plan = plan_of(known_conductance("k*exp(v/30)"), known_conductance("k*exp(v/20)"))
+    section = Section({"rates_within": ["1e-6 /ms", "2 /ms"]}, None, "fit")
+    section.expect(KEYS["fit"])
+    slow, free = plan.subjects[1], plan.protocol(np.array([40.0, -60.0, 20.0, 0, 0, 0]), "x")
+    bounds = read_rate_bounds(section, slow.model, [free])
+    within = replace(plan, subjects=(plan.subjects[0], replace(slow, bounds=bounds)))
+    first, bound = (p.refitted(free, p.first)[0] for p in (plan, within))
+    rate = slow.model.chains[0].transitions[0].rate
+    fastest = [evaluate(rate, {"k": r.known[0, 0], "v": 40.0}) for r in (first, bound)]
+    assert fastest[0] > 2 > 0.99 * fastest[1]
+    assert bound.distance > 1.01 * first.distance
 
 
 def test_schemes_with_equal_currents_are_named():

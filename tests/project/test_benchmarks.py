@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 from chains import chain_model, paper_protocols
 
+from channelfit.front.designing import designed
+from channelfit.front.progress import screen_for
+from channelfit.model.model_file import load_model
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.scoring.path_costs import COSTS
 from channelfit.scoring.scorer import Score, make_scorer
@@ -24,6 +27,7 @@ from support.places import ROOT
 pytestmark = pytest.mark.integration
 
 
+design: Any = importlib.import_module("design")
 path_costs: Any = importlib.import_module("path_costs")
 gpu_scoring: Any = importlib.import_module("gpu_scoring")
 readme: Any = importlib.import_module("readme")
@@ -64,6 +68,23 @@ def test_errors_are_told_by_candidate() -> None:
 
 def test_auto_chooses_by_the_committed_measurements() -> None:
     assert path_costs.table() == COSTS
+
+
+def test_designs_are_the_same_whatever_the_number_of_jobs() -> None:
+    """Of parameters and of two schemes, with more starts than jobs."""
+    model = load_model(ROOT / "models" / "model_b.yaml")
+    limits = {"length": "60 ms", "segments": "3 step", "shortest": "5 ms", "sampling": "0.1 ms"}
+    pools = [None, design.Pool(2)]
+    for models in ((model,), (model, load_model(ROOT / "models" / "model_a.yaml"))):
+        plan = design.plan_for(*models, **limits, iterations=8)
+        found = [designed(plan, 3, [], screen_for("", False), pool) for pool in pools]
+        assert len(set(found[0].criteria)) == 3
+        assert found[0].criteria == found[1].criteria
+        assert found[0].protocol == found[1].protocol
+    rival = found[0]._plan.judged(found[0].protocol)[0].fit.known
+    tasks = [(plan, found[0].protocol, k, rival, plan.subjects[0].members) for k in range(3)]
+    apart = list(pools[1].pool.map(design.delta_bic, tasks))
+    assert apart == [design.delta_bic(task) for task in tasks]
 
 
 def test_operations_of_the_2012_design() -> None:

@@ -7,14 +7,13 @@ from dataclasses import fields
 import click
 
 from channelfit.designs.plan import DesignTasks
-from channelfit.front.commands.inputs import load_channel, warn
-from channelfit.front.designing import design_plan, designed
+from channelfit.front.commands.inputs import warn
+from channelfit.front.designing import ReadScheme, design_plan, designed, loaded
 from channelfit.front.fitting import workers
 from channelfit.front.interrupts import all_is_done, held
+from channelfit.front.kinds import channel_document
 from channelfit.front.progress import compilations_shown
 from channelfit.front.verbs.models import DesignOptions
-from channelfit.problem.clamp import left_out
-from channelfit.problem.protocol import Protocol
 from channelfit.reading.errors import printable
 from channelfit.reading.texts import names_in
 from channelfit.results.checkpoint import StudyCheckpoint
@@ -25,18 +24,16 @@ from channelfit.tasks.worker import software
 
 def design(options: DesignOptions) -> None:
     """Design a protocol, write it and print what it is expected to determine."""
-    channel, document = load_channel(options.model, options.overrides)
-    warn(left_out(document, options.model))
     given = {field.name: getattr(options, field.name) for field in fields(options)}
-    others = []
-    for file in options.separate:
-        other, document = load_channel(file, ())
-        warn(left_out(document, file))
-        others.append(other)
-    given |= {"parameters": names_in(options.parameters), "values": None, "separate": others}
-    given["predict"] = [Protocol.load(file) for file in options.predict]
-    plan = design_plan(channel, **given)
-    compared = [Protocol.load(file) for file in options.compare]
+    given |= {"parameters": names_in(options.parameters), "predict": loaded(options.predict)}
+    schemes = list[ReadScheme]()
+    for file in (options.model, *options.separate):
+        overrides = () if schemes else options.overrides
+        channel, document = channel_document(file, overrides)
+        schemes.append((channel, document.get("fit") or {}, file))
+    plan, cautions = design_plan(schemes, **given)
+    warn(cautions)
+    compared = loaded(options.compare)
     if not options.resume:
         check_folder(options.out)
     identity = {**DesignTasks(plan, software(False)).identity, "starts": options.starts}

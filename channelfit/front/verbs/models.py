@@ -232,7 +232,8 @@ class DesignOptions:
 
     The criterion comes from the standard errors that white noise would leave. From random starts
     all voltages and durations are moved downhill by its exact derivatives. The best protocol is
-    rounded to whole mV and samples, and judged again by the derivatives by which fits descend.
+    rounded to whole mV and samples, and judged again by the derivatives by which fits descend:
+    through the `clamp` of a fit where it has one, and then changed further while that is a gain.
 
     \b
     Writes into DIR
@@ -256,7 +257,7 @@ class DesignOptions:
         "Another scheme with values, which the protocol separates from MODEL; several allowed.",
         multiple=True,
     )
-    length: str = option("--length", metavar="TIME", default="15 s", help="Of the protocol.")
+    length: str = option("--length", metavar="TIME", default="15 s", help="Of each sweep.")
     segments: str = option(
         "--segments",
         metavar="KINDS",
@@ -266,20 +267,53 @@ class DesignOptions:
     noise: str = option(
         "--noise", metavar="CURRENT", default="10 pA", help="Standard deviation of a sample."
     )
+    sweeps: int = integer(
+        "--sweeps",
+        "Designed together, each of that length and segments.",
+        default=1,
+        python="limits",
+    )
     holding: str = option(
-        "--holding", metavar="VOLTAGE", default="-80 mV", help="Before the protocol."
+        "--holding",
+        metavar="VOLTAGE",
+        default="-80 mV",
+        help='Before each sweep; "-100 mV .. -60 mV" chooses it in that range.',
+        python="limits",
     )
     lowest: str = option(
-        "--lowest", metavar="VOLTAGE", default="-120 mV", help="Least command voltage."
+        "--lowest",
+        metavar="VOLTAGE",
+        default="-120 mV",
+        help="Least command voltage.",
+        python="limits",
     )
     highest: str = option(
-        "--highest", metavar="VOLTAGE", default="60 mV", help="Greatest command voltage."
+        "--highest",
+        metavar="VOLTAGE",
+        default="60 mV",
+        help="Greatest command voltage.",
+        python="limits",
+    )
+    slew: str = option(
+        "--slew",
+        metavar="SLEW",
+        default="",
+        help='Greatest slew of the command, "20 V/s": jumps become ramps of it. [default: jumps]',
+        python="limits",
     )
     shortest: str = option(
-        "--shortest", metavar="TIME", default="20 ms", help="Least duration of a segment."
+        "--shortest",
+        metavar="TIME",
+        default="20 ms",
+        help="Least duration of a segment.",
+        python="limits",
     )
     sampling: str = option(
-        "--sampling", metavar="TIME", default="0.5 ms", help="From one sample to the next."
+        "--sampling",
+        metavar="TIME",
+        default="0.5 ms",
+        help="From one sample to the next.",
+        python="limits",
     )
     mask: str = option(
         "--mask",
@@ -287,6 +321,7 @@ class DesignOptions:
         default="0 ms",
         help="After each jump of the voltage, how long samples do not count, for the charging of "
         "the capacitance.",
+        python="limits",
     )
     criterion: str = choice(
         "--criterion",
@@ -313,6 +348,7 @@ class DesignOptions:
         "--members",
         "Parameter vectors about the values, over which the criterion is averaged.",
         default=1,
+        python="ensemble",
     )
     spread: float = option(
         "--spread",
@@ -320,9 +356,13 @@ class DesignOptions:
         metavar="X",
         default=0.2,
         help="Of these vectors: standard deviation of the logarithm of each parameter.",
+        python="ensemble",
     )
     worst: bool = option(
-        "--worst", is_flag=True, help="The worst of these vectors counts, and not the mean."
+        "--worst",
+        is_flag=True,
+        help="The worst of these vectors counts, and not the mean.",
+        python="ensemble",
     )
     compare: tuple[Path, ...] = file_path(
         "--compare",
