@@ -11,6 +11,7 @@ import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -441,6 +442,12 @@ def test_hostile_texts_are_inert(kind: str, tmp_path: Path) -> None:
         code = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
         assert "alert" not in code
         assert len(module_of(found)["simulate"]([(0.0, 1.0)], 0.5)[1]) == 2
+    elif kind == "neuroml":
+        root = ElementTree.fromstring(text)  # whose texts are inert between its elements
+        tags = {e.tag.rpartition("}")[2] for e in root}
+        assert tags <= {"notes", "ionChannelKS", "ComponentType"}
+        values = [v for e in root.iter() for k, v in e.attrib.items() if k != "description"]
+        assert not any("alert" in value for value in values)
     elif kind == "latex":
         assert text.count(r"\end{document}") == 1
         assert r"\input" not in text

@@ -324,6 +324,7 @@ class ExportOptions:
     \b
     Writes
       nmodl     NAME.mod    a mechanism for NEURON
+      neuroml   NAME.nml    channels, and a cell with them, in NeuroML 2
       myokit    NAME.mmt    a model for Myokit
       python    NAME.py     functions that need nothing but Python
       latex     NAME.tex    the equations and a table of the parameters
@@ -341,7 +342,7 @@ class ExportOptions:
     kind: str | None = option(
         "--to",
         "kind",
-        type=click.Choice(["nmodl", "myokit", "python", "latex", "json"]),
+        type=click.Choice(["nmodl", "neuroml", "myokit", "python", "latex", "json"]),
         help="The language. [default: by the ending of --out]",
         python=None,
     )
@@ -350,8 +351,9 @@ class ExportOptions:
         "ions",
         metavar="ION",
         multiple=True,
-        help="NMODL: the ion that carries the current, such as na, whose reversal potential is "
-        "then the cell's. Of several currents NAME=na, which may be given several times.",
+        help="NMODL, NeuroML: the ion that carries the current, such as na, whose reversal "
+        "potential is then the cell's. Of several currents NAME=na, which may be given several "
+        "times.",
         python="ion",
     )
     suffix: str | None = option(
@@ -361,7 +363,8 @@ class ExportOptions:
         "--capacitance",
         type=float,
         metavar="PF",
-        help="NMODL: of the cell (pF), from which the density in S/cm2 follows at 1 uF/cm2. "
+        help="NMODL, NeuroML: of the cell (pF), from which the density in S/cm2 follows at "
+        "1 uF/cm2. "
         "[default: what model, recording or clamp say]",
     )
     point_process: bool = option(
@@ -373,7 +376,7 @@ class ExportOptions:
     out: Path | None = file_path(
         "--out",
         "FILE",
-        "The file to write, which must not exist. [default: NAME.mod, .mmt, .py, .tex or "
+        "The file to write, which must not exist. [default: NAME.mod, .nml, .mmt, .py, .tex or "
         ".json here]",
         python="path",
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from channelfit.reading.errors import InputError
 from channelfit.results.export.latex import latex
 from channelfit.results.export.myokit import myokit
+from channelfit.results.export.neuroml import neuroml
 from channelfit.results.export.nmodl import ExportSettings, nmodl
 from channelfit.results.export.plain_data import plain_data
 from channelfit.results.export.python import python
@@ -16,6 +17,7 @@ from channelfit.results.export.subject import Subject
 #: By the name of a language, the ending of its files and what writes the text.
 KINDS: dict[str, tuple[str, Callable[[Subject, ExportSettings], str]]] = {
     "nmodl": (".mod", nmodl),
+    "neuroml": (".nml", neuroml),
     "myokit": (".mmt", myokit),
     "python": (".py", python),
     "latex": (".tex", latex),
@@ -28,17 +30,18 @@ def exported(subject: Subject, kind: str, settings: ExportSettings) -> str:
 
     Arguments:
         kind: one of `KINDS`.
-        settings: of which all but NMODL take the name alone.
+        settings: of which all but NMODL and NeuroML take the name alone.
 
     Raises: InputError for what the language cannot say, and settings that it does not have.
     """
-    if kind != "nmodl" and (
-        settings.ions or settings.point_process or settings.capacitance_pF is not None
-    ):
+    whole = kind not in ("nmodl", "neuroml")
+    if whole and (settings.ions or settings.capacitance_pF is not None):
         raise InputError(
-            f"ions, --capacitance and --point-process are NMODL's; {kind} has the current of the "
+            f"ions and --capacitance are NMODL's and NeuroML's; {kind} has the current of the "
             "whole cell in pA"
         )
+    if settings.point_process and kind != "nmodl":
+        raise InputError(f"--point-process is NMODL's, and says nothing to {kind}")
     return KINDS[kind][1](subject, settings)
 
 
