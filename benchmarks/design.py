@@ -86,9 +86,15 @@ def published(folder: Path) -> list[cf.Protocol]:
     return [*found, cf.Protocol.load(STAIRCASE)]
 
 
+def errors_under(plan: ParameterPlan, protocol: cf.Protocol) -> np.ndarray:
+    """Expected standard errors, as parts of the values, (n_free, n_members)."""
+    covariance = plan.judge.covariance(plan.information(protocol, "cpu"))
+    return np.sqrt(np.diagonal(covariance, axis1=1, axis2=2)).T
+
+
 def mean_log(plan: ParameterPlan, protocol: cf.Protocol) -> float:
     """Mean logarithm of the expected standard errors, at the length of the plan."""
-    errors = plan.errors(protocol, "cpu")
+    errors = errors_under(plan, protocol)
     length = np.isfinite(protocol.voltage()).sum() * protocol.sampling_ms
     return float(np.log(errors).mean() + 0.5 * np.log(length / plan.limits.length))
 
@@ -156,7 +162,7 @@ def for_two_gates(folder: Path, starts: int, confirm: int, pool: Pool) -> Iterat
         name = f"mean log error of the design, against {protocol.name}"
         yield Row(name, own, "ln", theirs, np.exp(own - theirs), note)
     if confirm:
-        expected = plan.errors(found.protocol, "cpu")[:, 0]
+        expected = errors_under(plan, found.protocol)[:, 0]
         seen = scatter(plan, found.protocol, confirm)
         for p, one, other in zip(plan.subject.free, seen, expected, strict=True):
             note = f"{confirm} simulated recordings; against the expected error"
@@ -170,8 +176,8 @@ def for_five_states(starts: int, pool: Pool) -> Iterator[Row]:
     found = designed(plan, starts, [], screen_for("five states", True), pool)
     staircase = cf.Protocol.load(STAIRCASE)
     longer = (staircase.times_ms.size * staircase.sampling_ms / plan.limits.length) ** 0.5
-    theirs = plan.errors(staircase, "cpu")[:, 0] * longer
-    own = plan.errors(found.protocol, "cpu")[:, 0]
+    theirs = errors_under(plan, staircase)[:, 0] * longer
+    own = errors_under(plan, found.protocol)[:, 0]
     for p, one, other in zip(plan.subject.free, own, theirs, strict=True):
         note = "20 s, against the staircase at equal recording time"
         yield compared(f"expected error of {p.name}", one, "of its value", other, note)
@@ -204,11 +210,11 @@ def for_two_schemes(starts: int, simulations: int, pool: Pool) -> Iterator[Row]:
     plan = plan_for(*models, length=length, noise="25 pA", iterations=100)
     found = designed(plan, starts, [], screen_for("two schemes", True), pool)
     for protocol in (found.protocol, staircase):
-        rows = plan.judged(protocol)
+        expected = plan.judged(protocol)
         note = "what the best fit leaves of a current without noise"
-        for row in rows:
-            yield Row(f"{protocol.name}: {row.name}", row.columns["rms, pA"], "pA", note=note)
-        wrong = rows[0].fit.known
+        for name, row in expected.rows.items():
+            yield Row(f"{protocol.name}: {name}", row["rms, pA"], "pA", note=note)
+        wrong = expected.fits[0].known
         true = plan.subjects[0].members
         tasks = [(plan, protocol, k, wrong, true) for k in range(simulations)]
         apart = np.array(list(pool.pool.map(delta_bic, tasks)))

@@ -49,11 +49,6 @@ class Criterion:
         inverse: Array = np.linalg.inv(known / scale) / scale
         return inverse
 
-    def errors(self, information: Array) -> Array:
-        """Return standard errors (n_free, n_members)."""
-        found: Array = np.sqrt(np.diagonal(self.covariance(information), axis1=1, axis2=2)).T
-        return found
-
     def __call__(self, information: Array) -> tuple[float, Array]:
         """Return the criterion and its derivative by the information of each member."""
         c = self.covariance(information)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from channelfit.model.channel import Chain, ChannelModel
 from channelfit.reading.errors import InputError
 
 Array = np.ndarray
+#: Derivatives by `volts`, `lengths` and `counted` of pieces.
+Slopes: TypeAlias = tuple[Array, Array, Array]
 
 #: Panels of a long piece: the first is a part 2^-12 of it, 0.1 ms of half a second.
 _HALVINGS = 12
@@ -56,15 +59,6 @@ class Pieces:
     long: Array
     first: Array
     segment: Array
-
-
-@dataclass(frozen=True, eq=False)
-class Slopes:
-    """Derivatives of a criterion by `volts`, `lengths` and `counted` of pieces."""
-
-    volts: Array
-    lengths: Array
-    counted: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +126,7 @@ class Informed:
         return found
 
     def with_gradient(self, pieces: Pieces, criterion: Criterion) -> tuple[float, Slopes]:
-        """Return a criterion of the information, and its derivatives."""
+        """Return a criterion of the information, and its derivatives by pieces."""
         walk = _Walk(self, pieces, complex_step=True)
         value, slope = criterion(walk.information)
         return value, walk.backward(slope)
@@ -303,15 +297,6 @@ def _steady(a: Array, by: Array) -> Array:
     return np.concatenate([state[None], slopes])
 
 
-@dataclass(frozen=True, eq=False)
-class _Term:
-    """A term of the current: its drive, and places of its chains among all, with their powers."""
-
-    drive: Derived
-    sign: float
-    factors: tuple[tuple[int, int], ...]
-
-
 class _Walk:
     """One protocol: currents' derivatives at the nodes of all panels, and the way back."""
 
@@ -323,7 +308,9 @@ class _Walk:
         self.begins[(np.cumsum(counts) - counts)[pieces.first]] = True
         long = 2.0 ** -np.minimum(_HALVINGS, np.arange(_HALVINGS + 1, 0, -1))
         self.parts = np.concatenate([long if one else np.ones(1) for one in pieces.long])
-        self.chains, self.terms, row = list[_ChainWalk](), list[_Term](), int(informed.factor)
+        self.chains, row = list[_ChainWalk](), int(informed.factor)
+        # of each term of the current its drive, and its chains with their powers
+        self.terms = list[tuple[Derived, list[tuple[int, int]]]]()
         for source in informed.sources:
             places = {name: row + k for k, name in enumerate(source.free)}
             row += len(places)
@@ -335,10 +322,10 @@ class _Walk:
                     value, by = value.real, by.real
                 self.chains.append(_ChainWalk(chain, value, by, here, self))
             for term in source.model.terms:
-                drive = derived(term.drive, scope, scope["v"].value.shape)
-                powers = [source.model.chains[c].power for c in term.chains]
-                factors = zip([first + c for c in term.chains], powers, strict=True)
-                self.terms.append(_Term(drive, source.sign, tuple(factors)))
+                one = derived(term.drive, scope, scope["v"].value.shape)
+                signed = {k: source.sign * d for k, d in one.by.items()}
+                powers = [(first + c, source.model.chains[c].power) for c in term.chains]
+                self.terms.append((Derived(source.sign * one.value, signed), powers))
         self.weights = informed.per_ms * np.multiply.outer(
             pieces.counted[self.piece_of] * self.parts, _WEIGHTS
         )
@@ -361,27 +348,18 @@ class _Walk:
         """
         part = np.asarray if whole else np.real
         found = np.zeros((len(self.informed.scales), *opens[0].shape), dtype=complex)
-        for term in self.terms:
-            gates = [opens[c] ** p for c, p in term.factors]
-            product = term.sign * np.prod(gates, axis=0)
-            for k, d in term.drive.by.items():
+        for drive, powers in self.terms:
+            product = np.prod([opens[c] ** p for c, p in powers], axis=0)
+            for k, d in drive.by.items():
                 found[k] += self._at_nodes(part(d)) * product
-            drive = self._at_nodes(part(term.drive.value))
+            value = self._at_nodes(part(drive.value))
             if self.informed.factor:
-                found[0] += drive * product
-            for place, (c, _) in enumerate(term.factors):
-                rest = drive * self._rest(term, place, opens)
+                found[0] += value * product
+            for place, (c, _) in enumerate(powers):
+                rest = value * _rest(powers, place, opens)
                 for row, k in enumerate(self.chains[c].here):
                     found[k] += rest * part(self.chains[c].open_by[:, :, row])
         return found
-
-    def _rest(self, term: _Term, place: int, opens: Sequence[Array]) -> Array:
-        """Return the derivative of a term's gates by the open probability of one of them."""
-        c, p = term.factors[place]
-        rest = term.sign * p * opens[c] ** (p - 1)
-        for k, (other, power) in enumerate(term.factors):
-            rest = rest if k == place else rest * opens[other] ** power
-        return rest
 
     def backward(self, slope: Array) -> Slopes:
         """Return derivatives of a criterion by the pieces.
@@ -400,19 +378,25 @@ class _Walk:
             moved = [o + 1j * STEP if k == c else o for k, o in enumerate(opens)]
             bar = (q * self._slopes(moved).imag / STEP).sum(axis=0)
             by_open = np.zeros(opens[c].shape)
-            for term in self.terms:
-                for place, (other, _) in enumerate(term.factors):
-                    if other == c:
-                        drive = self._at_nodes(term.drive.value.real)
-                        by_open += drive * self._rest(term, place, opens)
+            for drive, powers in self.terms:
+                for place in [k for k, (other, _) in enumerate(powers) if other == c]:
+                    by_open += self._at_nodes(drive.value.real) * _rest(powers, place, opens)
             bar_by = (q[list(chain.here)] * by_open).transpose(1, 2, 0, 3)
             own_v, own_length, own_holding = chain.backward(bar, bar_by)
             by_v, by_length = by_v + own_v, by_length + own_length
             by_holding += own_holding
         n, panels = len(self.pieces.lengths), self.piece_of
         per_length = self.informed.per_ms * (squares @ _WEIGHTS)
-        return Slopes(
+        return (
             np.append(np.bincount(panels, by_v, n), by_holding),
             np.bincount(panels, by_length * self.parts, n),
             np.bincount(panels, per_length * self.parts, n),
         )
+
+
+def _rest(powers: Sequence[tuple[int, int]], place: int, opens: Sequence[Array]) -> Array:
+    """Return the derivative of a product of powers by the open probability at one place."""
+    c, p = powers[place]
+    others = [opens[k] ** power for at, (k, power) in enumerate(powers) if at != place]
+    rest: Array = np.prod([p * opens[c] ** (p - 1), *others], axis=0)
+    return rest

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from channelfit.designs.information import Pieces
 from channelfit.problem.protocol import Protocol
 from channelfit.results.report.plots import new_figure, styled
 
@@ -20,8 +21,8 @@ MOST_DRAWN = 20
 def design_figure(
     protocol: Protocol,
     traces: Mapping[str, np.ndarray],
-    edges: np.ndarray,
-    shares: np.ndarray,
+    pieces: Pieces,
+    each: np.ndarray,
     names: list[str],
     title: str,
 ) -> Figure:
@@ -30,11 +31,16 @@ def design_figure(
     Arguments:
         traces: by title, (n_sweeps, n_times, n) pA, of which the first column is in front; sweeps
             are drawn one after the other.
-        edges: (n_segments + 1,) ms, where segments of all sweeps begin and end.
-        shares: (n_segments, n_rows) of the information about a row, each column 1 in sum.
+        pieces: of the command.
+        each: (n_pieces, n_rows) the information of each about a row.
         names: of the rows.
         title: stands above all.
     """
+    n = int(pieces.segment[-1]) + 1
+    edges = np.append(0.0, np.cumsum(np.bincount(pieces.segment, pieces.lengths, n)))
+    shares = np.zeros((n, len(names)))
+    np.add.at(shares, pieces.segment, each)
+    shares /= np.maximum(shares.sum(axis=0), 1e-300)
     with styled():
         figure = new_figure(9.0, 2.2 + 2.0 * len(traces) + 0.22 * len(names), title)
         heights = [1.0, *(1.2 for _ in traces), 0.25 + 0.14 * len(names)]

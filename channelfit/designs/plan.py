@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -38,19 +38,22 @@ _MOVES = 1 / 16, 1 / 32, 1 / 64
 
 
 @dataclass(frozen=True)
-class Row:
-    """What a protocol is expected to tell of a parameter, or of two schemes.
+class Findings:
+    """What a protocol is expected to tell.
 
     Attributes:
-        name: of the parameter, or of both schemes.
-        columns: numbers by heading; facts: what is known without the protocol, by heading.
-        fit: the `Rival` of a row of two schemes.
+        rows: by the name of a parameter, or of two schemes, numbers by heading.
+        facts: likewise what is known without the protocol.
+        size: one number for all rows, by which protocols are compared.
+        remarks: what it leaves open, a sentence each.
+        fits: of two schemes, the `Rival` of each row.
     """
 
-    name: str
-    columns: Mapping[str, float]
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    fit: Any = None
+    rows: Mapping[str, Mapping[str, float]]
+    facts: Mapping[str, Mapping[str, Any]]
+    size: float
+    remarks: Sequence[str]
+    fits: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,24 +116,17 @@ class DesignPlan(ABC):
     iterations: int = 100
 
     @abstractmethod
-    def judged(self, protocol: Protocol) -> list[Row]:
+    def judged(self, protocol: Protocol) -> Findings:
         """Return what a protocol is expected to tell."""
 
     @abstractmethod
-    def size(self, rows: Sequence[Row]) -> float:
-        """Return one number for all rows, by which protocols are compared."""
+    def drawn(
+        self, protocol: Protocol, pieces: Pieces, found: Findings
+    ) -> tuple[dict[str, Array], Array]:
+        """Return currents, and how much each piece tells of each row, under an ideal clamp.
 
-    @abstractmethod
-    def remarks(self, rows: Sequence[Row]) -> list[str]:
-        """Return what a protocol leaves open, in sentences."""
-
-    @abstractmethod
-    def shares(self, pieces: Pieces, rows: Sequence[Row]) -> Array:
-        """Return how much each piece tells of each row, (n_pieces, n_rows)."""
-
-    @abstractmethod
-    def traces(self, protocol: Protocol, rows: Sequence[Row]) -> dict[str, Array]:
-        """Return by title what is to be drawn (n_sweeps, n_times, n), pA, the first in front."""
+        Returns: by title (n_sweeps, n_times, n) pA, the first column in front; (n_pieces, n_rows).
+        """
 
     @abstractmethod
     def search(self, x: Array) -> tuple[Array, float]:
@@ -314,54 +310,44 @@ class ParameterPlan(DesignPlan):
                         break
         return x
 
-    def judged(self, protocol: Protocol) -> list[Row]:
+    def judged(self, protocol: Protocol) -> Findings:
         """See `DesignPlan`; the geometric mean over the ensemble.
 
         The value of a prediction is the root mean square of the current.
         """
+        subject, members = self.subject, self.subject.members
         covariance = self.judge.covariance(self.information(protocol))
         variances = list(np.diagonal(covariance, axis1=1, axis2=2).T)
-        values = self.subject.members[self.subject.places, 0]
-        facts = [(p.name, v, p.unit) for p, v in zip(self.subject.free, values, strict=True)]
+        values = members[subject.places, 0]
+        known = [(p.name, float(v), p.unit) for p, v in zip(subject.free, values, strict=True)]
+        n = len(known)
         for one in self.predict:
-            currents = self.subject.simulated(one, self.subject.members)
-            size = np.nanmean(currents**2, axis=(0, 1))
+            size = np.nanmean(subject.simulated(one, members) ** 2, axis=(0, 1))
             moved = np.einsum("mij,mij->m", covariance, self.predicted(one))
             variances.append(moved / size)
-            facts.append((f"current under {one.name}", size[0] ** 0.5, "pA"))
-        return [
-            Row(
-                name,
-                {"error, %": float(100 * np.exp(0.5 * np.log(variance).mean()))},
-                {"value": float(value), "unit": unit},
+            known.append((f"current under {one.name}", float(size[0] ** 0.5), "pA"))
+        errors = [float(100 * np.exp(0.5 * np.log(variance).mean())) for variance in variances]
+        names = [name for name, *_ in known]
+        left = [name for name, e in zip(names[:n], errors, strict=False) if e > 100 * _OPEN]
+        remark = f"It is expected to determine all {n} parameters."
+        if left:
+            size_text = f"above {100 * _OPEN:g} % of the value"
+            remark = (
+                f"Not determined by it: {', '.join(left)} (expected standard error {size_text})."
             )
-            for (name, value, unit), variance in zip(facts, variances, strict=True)
-        ]
+        return Findings(
+            {name: {"error, %": e} for name, e in zip(names, errors, strict=True)},
+            {name: {"value": value, "unit": unit} for name, value, unit in known},
+            float(np.exp(np.mean(np.log(errors[n:] if self.criterion == "V" else errors[:n])))),
+            [remark],
+        )
 
-    def size(self, rows: Sequence[Row]) -> float:
-        """See `DesignPlan`: the geometric mean of the errors, of predictions where these count."""
-        n = len(self.subject.free)
-        counting = rows[n:] if self.criterion == "V" else rows[:n]
-        return float(np.exp(np.mean([np.log(row.columns["error, %"]) for row in counting])))
-
-    def remarks(self, rows: Sequence[Row]) -> list[str]:
-        """See `DesignPlan`."""
-        n = len(self.subject.free)
-        left = [row.name for row in rows[:n] if row.columns["error, %"] > 100 * _OPEN]
-        if not left:
-            return [f"It is expected to determine all {n} parameters."]
-        return [
-            f"Not determined by it: {', '.join(left)} (expected standard error above "
-            f"{100 * _OPEN:g} % of the value)."
-        ]
-
-    def shares(self, pieces: Pieces, rows: Sequence[Row]) -> Array:
-        """See `DesignPlan`; the mean over the ensemble, under an ideal clamp."""
-        return np.asarray(self.informed.shares(pieces).mean(axis=2))
-
-    def traces(self, protocol: Protocol, rows: Sequence[Row]) -> dict[str, Array]:
-        """See `DesignPlan`: the currents of the ensemble."""
-        return {"current (pA)": self.subject.simulated(protocol, self.subject.members)}
+    def drawn(
+        self, protocol: Protocol, pieces: Pieces, found: Findings
+    ) -> tuple[dict[str, Array], Array]:
+        """See `DesignPlan`: currents of the ensemble, and the mean over it."""
+        currents = self.subject.simulated(protocol, self.subject.members)
+        return {"current (pA)": currents}, self.informed.shares(pieces).mean(axis=2)
 
     def information(self, protocol: Protocol, backend: str = "auto", masked: bool = True) -> Array:
         """Return the information of a protocol, sample by sample, (n_members, n_free, n_free).
@@ -381,10 +367,6 @@ class ParameterPlan(DesignPlan):
         n = experiment.recording.weight.sum()
         information: Array = scaled * n / (2 * self.variance(protocol))
         return information
-
-    def errors(self, protocol: Protocol, backend: str = "auto") -> Array:
-        """Return expected standard errors, as parts of the values, (n_free, n_members)."""
-        return self.judge.errors(self.information(protocol, backend))
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ import numpy as np
 
 from channelfit.designs.criteria import Criterion
 from channelfit.designs.information import Informed, Pieces, Source
-from channelfit.designs.plan import FAILED, DesignPlan, Row, Subject, prior_of, scales_of
+from channelfit.designs.plan import FAILED, DesignPlan, Findings, Subject, prior_of, scales_of
 from channelfit.problem.experiment import Experiment, Problem, mean_square, n_scored, rounding_floor
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.rate_bounds import in_fit
@@ -105,54 +105,42 @@ class SeparationPlan(DesignPlan):
             known = [*known[-_REMEMBERED * len(latest) :], *latest]
         return best
 
-    def judged(self, protocol: Protocol) -> list[Row]:
-        """See `DesignPlan`; the nearest of the ensemble."""
+    def judged(self, protocol: Protocol) -> Findings:
+        """See `DesignPlan`; the nearest of the ensemble, and the root of the least distance."""
         found: dict[tuple[int, int], Rival] = {}
         for rival in self.refitted(protocol, self.first):
             pair = rival.truth, rival.scheme
             if pair not in found or rival.distance < found[pair].distance:
                 found[pair] = rival
-        return [
-            Row(
-                f"{self._name(truth)}, fitted by {self._name(scheme)}",
-                {"rms, pA": rival.rms, "delta BIC": rival.delta_bic},
-                fit=rival,
-            )
-            for (truth, scheme), rival in found.items()
-        ]
-
-    def size(self, rows: Sequence[Row]) -> float:
-        """See `DesignPlan`: the least distance, as a root, of schemes that differ."""
-        distances = [row.fit.distance for row in rows if row.fit.part > _EQUAL]
-        return float(np.sqrt(min(distances, default=0.0)))
-
-    def remarks(self, rows: Sequence[Row]) -> list[str]:
-        """See `DesignPlan`."""
-        equal = [row.name for row in rows if row.fit.part <= _EQUAL]
-        near = "; ".join(row.name for row in rows if row.columns["delta BIC"] <= NEAR_BIC)
-        lines = [f"{name}: the currents are equal." for name in equal]
+        fits = {f"{self._name(i)}, fitted by {self._name(j)}": r for (i, j), r in found.items()}
+        near = [name for name, rival in fits.items() if rival.delta_bic <= NEAR_BIC]
+        remark = "It is expected to separate all of them by BIC."
         if near:
-            return [*lines, f"Not told apart (expected delta BIC up to {NEAR_BIC:g}): {near}."]
-        return [*lines, "It is expected to tell all of them apart by BIC."]
+            remark = f"Not separated (expected delta BIC up to {NEAR_BIC:g}): {'; '.join(near)}."
+        equal = [name for name, rival in fits.items() if rival.part <= _EQUAL]
+        differ = [rival.distance for name, rival in fits.items() if name not in equal]
+        return Findings(
+            {name: {"rms, pA": r.rms, "delta BIC": r.delta_bic} for name, r in fits.items()},
+            {},
+            float(np.sqrt(min(differ, default=0.0))),
+            [*(f"{name}: the currents are equal." for name in equal), remark],
+            list(fits.values()),
+        )
+
+    def drawn(
+        self, protocol: Protocol, pieces: Pieces, found: Findings
+    ) -> tuple[dict[str, Array], Array]:
+        """See `DesignPlan`: of the pair that is the least apart, and of each distance."""
+        fit = min(found.fits, key=lambda one: float(one.distance))
+        true, rival = self.subjects[fit.truth], self.subjects[fit.scheme]
+        current = true.simulated(protocol, true.members[:, [fit.member]])
+        left = current - rival.simulated(protocol, fit.known[:, :1])
+        shares = [self._informed([one], None).shares(pieces)[:, 0, 0] for one in found.fits]
+        name, other = self._name(fit.truth), self._name(fit.scheme)
+        return {f"{name} (pA)": current, f"less {other} (pA)": left}, np.array(shares).T
 
     def _name(self, place: int) -> str:
         return self.subjects[place].model.name
-
-    def shares(self, pieces: Pieces, rows: Sequence[Row]) -> Array:
-        """See `DesignPlan`: of the distance to the best fit, under an ideal clamp."""
-        each = [self._informed([row.fit], ()).shares(pieces)[:, 0, 0] for row in rows]
-        return np.array(each).T
-
-    def traces(self, protocol: Protocol, rows: Sequence[Row]) -> dict[str, Array]:
-        """See `DesignPlan`: of the pair that is the least apart."""
-        fit = min(rows, key=lambda one: one.fit.distance).fit
-        true, rival = self.subjects[fit.truth], self.subjects[fit.scheme]
-        current = true.simulated(protocol, true.members[:, [fit.member]])
-        fitted = rival.simulated(protocol, fit.known[:, :1])
-        return {
-            f"{true.model.name} (pA)": current,
-            f"less {rival.model.name} (pA)": current - fitted,
-        }
 
     def parts(self, known: Sequence[Rival]) -> list[tuple[Informed, Criterion]]:
         """Return the information on the factor, by pairs of schemes, and the criterion.
@@ -170,14 +158,16 @@ class SeparationPlan(DesignPlan):
             found.append((self._informed(fits, scales), judge))
         return found
 
-    def _informed(self, fits: Sequence[Rival], scales: Array | tuple[()]) -> Informed:
+    def _informed(self, fits: Sequence[Rival], scales: Array | None) -> Informed:
         """Return the information about the factor of a pair, and about scaled parameters."""
         true, rival = self.subjects[fits[0].truth], self.subjects[fits[0].scheme]
         fitted = rival.source(np.array([fit.known[:, 0] for fit in fits]).T, -1.0)
-        if not len(scales):
-            fitted = replace(fitted, free=())
         truth = Source(true.model, true.members[:, [fit.member for fit in fits]])
-        rows = np.concatenate([np.ones((1, len(fits))), np.reshape(scales, (-1, len(fits)))])
+        rows = np.ones((1, len(fits)))
+        if scales is None:
+            fitted = replace(fitted, free=())
+        else:
+            rows = np.concatenate([rows, scales])
         return Informed([truth, fitted], rows, self.noise, self.limits.sampling, factor=True)
 
     def refitted(self, protocol: Protocol, rivals: Sequence[Rival]) -> list[Rival]:

@@ -178,8 +178,8 @@ class Waveform:
     def gradient(self, x: Array, slopes: Slopes) -> Array:
         """Return the derivative of a criterion by the vector, from those by its `pieces`."""
         moved = self.pieces(x[:, None] + 1j * STEP * np.eye(len(x)))
-        found = slopes.volts @ moved.volts.imag + slopes.lengths @ moved.lengths.imag
-        return (found + slopes.counted @ moved.counted.imag) / STEP
+        parts = moved.volts, moved.lengths, moved.counted
+        return sum(by @ part.imag for by, part in zip(slopes, parts, strict=True)) / STEP
 
     def protocol(self, x: Array, name: str, description: str = "") -> Protocol:
         """Return the protocol of a vector, with whole mV and whole samples."""

@@ -16,8 +16,8 @@ from channelfit.designs.plan import (
     FAILED,
     DesignPlan,
     DesignTasks,
+    Findings,
     ParameterPlan,
-    Row,
     Subject,
     vectors_about,
 )
@@ -88,13 +88,13 @@ class Design:
         self._plan, self._x = plan, plan.waveform.rounded(x)
         self.criteria = tuple(criteria)
         self.protocol = plan.protocol(x, "design")
-        self._rows: dict[str, list[Row]] = {}
+        self._found: dict[str, Findings] = {}
         self._lengths: dict[str, float] = {}
         for protocol in (self.protocol, *others):
             title = protocol.name
-            while title in self._rows:
+            while title in self._found:
                 title += "'"
-            self._rows[title] = plan.judged(protocol)
+            self._found[title] = plan.judged(protocol)
             samples = np.isfinite(protocol.voltage()).sum()  # of all sweeps
             self._lengths[title] = float(samples * protocol.sampling_ms)
         self.remarks = self._remarks()
@@ -103,18 +103,20 @@ class Design:
     def results(self) -> dict[str, dict[str, dict[str, float]]]:
         """See the class."""
         return {
-            title: {row.name: dict(row.columns) for row in rows}
-            for title, rows in self._rows.items()
+            title: {name: dict(row) for name, row in found.rows.items()}
+            for title, found in self._found.items()
         }
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
         """The entries of `table`, by row and by column."""
-        table: dict[str, dict[str, Any]] = {}
-        for title, rows in self._rows.items():
-            for row in rows:
-                own = {f"{title} {column}": number for column, number in row.columns.items()}
-                table[row.name] = table.get(row.name, dict(row.facts)) | own
+        own = self._found["design"]
+        table: dict[str, dict[str, Any]] = {
+            name: dict(own.facts.get(name, {})) for name in own.rows
+        }
+        for title, found in self._found.items():
+            for name, row in found.rows.items():
+                table[name] |= {f"{title} {column}": number for column, number in row.items()}
         return table
 
     @property
@@ -126,13 +128,12 @@ class Design:
         return table_of(self.rows, list(next(iter(self.rows.values()))))
 
     def _remarks(self) -> list[str]:
-        own, *others = self._rows
-        lines = self._plan.remarks(self._rows[own])
-        size = self._plan.size(self._rows[own])
+        own, *others = self._found
+        lines = list(self._found[own].remarks)
         for title in others:
             # both aims come nearer with the root of the time for which a protocol is repeated
             longer = (self._lengths[title] / self._lengths[own]) ** 0.5
-            ratio = self._plan.size(self._rows[title]) / size
+            ratio = self._found[title].size / self._found[own].size
             ratio = ratio * longer if self._plan.small else ratio / longer
             lines.append(
                 f"{title}, {self._lengths[title] / 1e3:g} s: at equal recording time "
@@ -148,30 +149,17 @@ class Design:
         from channelfit.designs.picture import design_figure  # loads Matplotlib
         from channelfit.front.pictures import shown_in_notebooks
 
-        plan, rows = self._plan, self._rows["design"]
-        pieces = plan.waveform.pieces(self._x)
-        n = int(pieces.segment[-1]) + 1
-        each = plan.shares(pieces, rows)
-        names = [row.name for row in rows[: each.shape[1]]]  # without predictions
-        shares = np.zeros((n, len(names)))
-        np.add.at(shares, pieces.segment, each)
-        shares /= np.maximum(shares.sum(axis=0), 1e-300)
-        ends = np.cumsum(np.bincount(pieces.segment, pieces.lengths, n))
-        traces = plan.traces(self.protocol, rows)
-        edges = np.append(0.0, ends)
-        figure = design_figure(self.protocol, traces, edges, shares, names, plan.title)
+        found, pieces = self._found["design"], self._plan.waveform.pieces(self._x)
+        traces, each = self._plan.drawn(self.protocol, pieces, found)
+        names = list(found.rows)[: each.shape[1]]  # without predictions
+        figure = design_figure(self.protocol, traces, pieces, each, names, self._plan.title)
         return shown_in_notebooks(figure)
 
     @property
     def summary(self) -> dict[str, Any]:
         """All numbers as plain data, as in ``design.json``."""
-        return {
-            "for": self._plan.title,
-            "criteria": list(self.criteria),
-            "results": self.results,
-            "lengths_ms": self._lengths,
-            "remarks": self.remarks,
-        }
+        known = {"for": self._plan.title, "criteria": list(self.criteria), "results": self.results}
+        return {**known, "lengths_ms": self._lengths, "remarks": self.remarks}
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write the protocol, the stimulus as a table, ``design.json`` and a picture.
@@ -327,6 +315,11 @@ def design_plan(
     def number(name: str, dimension: str) -> float:
         return quantities(given[name], name, dimension)[0]
 
+    def whole(name: str) -> int:
+        if type(given[name]) is not int or given[name] < 1:
+            raise InputError(f"1 or more was expected, not {shown(given[name])}", key=name)
+        return int(given[name])
+
     limits = Limits(
         lowest=number("lowest", "voltage"),
         highest=number("highest", "voltage"),
@@ -336,14 +329,11 @@ def design_plan(
         mask=number("mask", "time"),
         sampling=number("sampling", "time"),
         slew=math.inf if given["slew"] == "" else number("slew", "slew"),
-        sweeps=given["sweeps"],
+        sweeps=whole("sweeps"),
     )
-    if not (given["members"] >= 1 and 0 <= given["spread"] <= _GREATEST_SPREAD):
-        raise InputError(
-            f"1 or more members of a spread of 0 to {_GREATEST_SPREAD:g} were expected, not "
-            f"{given['members']} of {given['spread']}",
-            key="spread",
-        )
+    spread = quantities(given["spread"], "spread", "none")[0]
+    if not 0 <= spread <= _GREATEST_SPREAD:
+        raise InputError(f"{spread:g} is not within 0 and {_GREATEST_SPREAD:g}", key="spread")
     subjects, cautions, names = list[Subject](), list[Caution](), set[str]()
     for k, (channel, fit, file) in enumerate(schemes):
         model = channel.with_values(values_with(channel, values if k == 0 else None))
@@ -351,7 +341,7 @@ def design_plan(
         names.add(title)
         clamp, bounds, found = _of_fit(model, fit, file, limits)
         cautions += [*channel.cautions, *found]
-        members = vectors_about(model, given["members"], given["spread"], given["seed"])
+        members = vectors_about(model, whole("members"), spread, given["seed"])
         subjects.append(Subject(replace(model, name=title), members, clamp, bounds))
     common: dict[str, Any] = {
         "subjects": tuple(subjects),
@@ -359,7 +349,7 @@ def design_plan(
         "limits": limits,
         "noise": number("noise", "current"),
         "seed": given["seed"],
-        "iterations": given["iterations"],
+        "iterations": whole("iterations"),
     }
     own = {
         "criterion": given["criterion"],
@@ -394,17 +384,12 @@ def _of_fit(
     """Return the clamp and the bounds on rates in a fit section, and what looks wrong."""
     section = Section(fit, file, "fit")
     section.expect(KEYS["fit"])
-    rows = section.items("experiments") if "experiments" in section else []
-    places = [
-        Section(row, file, section.path(f"experiments[{k}]"))
-        for k, row in enumerate(rows, 1)
-        if isinstance(row, Mapping)
-    ]
-    found = list[Clamp | None]()
-    for place in places or [section]:
-        place.expect(KEYS["fit" if place is section else "experiment"])
-        place = place if "clamp" in place else section
-        found.append(read_clamp(place.section("clamp"), model) if "clamp" in place else None)
+    rows = enumerate(section.items("experiments"), 1)
+    places = [Section(row, file, section.path(f"experiments[{k}]")) for k, row in rows]
+    for place in places:
+        place.expect(KEYS["experiment"])
+    own = [place if "clamp" in place else section for place in places or [section]]
+    found = [read_clamp(p.section("clamp"), model) if "clamp" in p else None for p in own]
     cautions = []
     if len(set(found)) > 1:
         value = "the clamp of the first experiment is taken"
@@ -434,76 +419,47 @@ def _holding(given: Any) -> tuple[float, float]:
 
 def _check(subject: Subject, common: Mapping[str, Any], own: Mapping[str, Any]) -> None:
     """Raise InputError for a criterion or limits that cannot be."""
-    names, counting = [p.name for p in subject.free], own["counting"]
-    strange = [name for name in counting if name not in names]
-    limits: Limits = common["limits"]
-    (low, high), kinds_ = limits.holding, common["kinds"]
-    shortest, sampling = f"{limits.shortest:g} ms", f"{limits.sampling:g} ms"
-    faults = [
-        ("parameters", not names, "all parameters are fixed; there is nothing to determine"),
-        ("parameters", strange, f"no free parameter {shown(strange)}; there is {', '.join(names)}"),
-        (
-            "parameters",
-            counting and own["criterion"] not in ("log", "A"),
-            "only the criteria log and A can leave parameters out",
-        ),
-        (
-            "criterion",
-            own["criterion"] not in CRITERIA,
-            f"one of {', '.join(CRITERIA)} was expected, not {shown(own['criterion'])}",
-        ),
-        (
-            "criterion",
-            own["criterion"] == "V" and not own["predict"],
-            "V needs the protocols of `predict`",
-        ),
-        (
-            "lowest",
-            limits.lowest >= limits.highest,
-            f"is {limits.lowest:g} mV, which is not below highest, {limits.highest:g} mV",
-        ),
-        (
-            "holding",
-            not limits.lowest <= low <= high <= limits.highest,
-            f"{low:g} mV and {high:g} mV are not an increasing range within lowest and highest",
-        ),
-        ("sampling", limits.sampling <= 0, f"{sampling} is not above 0"),
-        ("slew", limits.slew <= 0, f"{limits.slew:g} mV/ms is not above 0"),
-        ("noise", common["noise"] <= 0, f"{common['noise']:g} pA is not above 0"),
-        ("sweeps", limits.sweeps < 1, f"at least 1 was expected, not {limits.sweeps}"),
-        (
-            "sweeps",
-            limits.sweeps > 1 and "sines" in kinds_,
-            "one protocol file cannot hold sweeps with different sines",
-        ),
-        (
-            "segments",
-            len(kinds_) * limits.sweeps > _MOST_SEGMENTS,
-            f"{len(kinds_) * limits.sweeps} segments are more than {_MOST_SEGMENTS}",
-        ),
-        (
-            "mask",
-            not 0 <= limits.mask < limits.shortest,
-            f"{limits.mask:g} ms is not below the shortest segment, {shortest}",
-        ),
-        (
-            "shortest",
-            limits.shortest < limits.sampling,
-            f"{shortest} is less than a sampling interval",
-        ),
-    ]
-    for key, wrong, message in faults:
+
+    def refuse(wrong: object, key: str, message: str) -> None:
         if wrong:
             raise InputError(message, key=key)
-    if limits.length * limits.sweeps / limits.sampling > _MOST_SAMPLES:
-        raise InputError(f"{sampling} makes more than {_MOST_SAMPLES:,} samples", key="sampling")
-    samples = sum(limits.least(kind) + limits.jump for kind in kinds_)
-    if not limits.length > samples * limits.sampling:
-        jumps = f" and jumps of {limits.jump * limits.sampling:g} ms" if limits.jump else ""
-        raise InputError(
-            f"{limits.length:g} ms has no room for {len(kinds_)} segments of {shortest}{jumps}",
-            key="length",
-        )
+
+    names, counting, criterion = [p.name for p in subject.free], own["counting"], own["criterion"]
+    strange = [name for name in counting if name not in names]
+    refuse(not names, "parameters", "all parameters are fixed; there is nothing to determine")
+    refuse(strange, "parameters", f"no free parameter {shown(strange)}; there is {shown(names)}")
+    alone = counting and criterion not in ("log", "A")
+    refuse(alone, "parameters", "only the criteria log and A can leave parameters out")
+    words = f"one of {', '.join(CRITERIA)} was expected, not {shown(criterion)}"
+    refuse(criterion not in CRITERIA, "criterion", words)
+    no_aim = criterion == "V" and not own["predict"]
+    refuse(no_aim, "criterion", "V needs the protocols of `predict`")
+    refuse(common["noise"] <= 0, "noise", f"{common['noise']:g} pA is not above 0")
+
+    limits, segments = common["limits"], common["kinds"]
+    lowest, highest, (low, high) = limits.lowest, limits.highest, limits.holding
+    shortest, sampling = f"{limits.shortest:g} ms", f"{limits.sampling:g} ms"
+    words = f"is {lowest:g} mV, which is not below highest, {highest:g} mV"
+    refuse(lowest >= highest, "lowest", words)
+    words = f"{low:g} to {high:g} mV is not within lowest and highest"
+    refuse(low < lowest or high > highest, "holding", words)
+    refuse(limits.sampling <= 0, "sampling", f"{sampling} is not above 0")
+    refuse(limits.slew <= 0, "slew", f"{limits.slew:g} mV/ms is not above 0")
+    words = "one protocol file cannot hold sweeps with different sines"
+    refuse(limits.sweeps > 1 and "sines" in segments, "sweeps", words)
+    n = len(segments) * limits.sweeps
+    refuse(n > _MOST_SEGMENTS, "segments", f"{n} segments are more than {_MOST_SEGMENTS}")
+    words = f"{limits.mask:g} ms is not below the shortest segment, {shortest}"
+    refuse(not 0 <= limits.mask < limits.shortest, "mask", words)
+    words = f"{shortest} is less than a sampling interval"
+    refuse(limits.shortest < limits.sampling, "shortest", words)
+    samples = limits.length * limits.sweeps / limits.sampling
+    words = f"{sampling} makes more than {_MOST_SAMPLES:,} samples"
+    refuse(samples > _MOST_SAMPLES, "sampling", words)
+    least = sum(limits.least(kind) + limits.jump for kind in segments) * limits.sampling
+    words = f"{limits.length:g} ms has no room for {len(segments)} segments of {shortest}"
+    jumps = f" and jumps of {limits.jump * limits.sampling:g} ms" if limits.jump else ""
+    refuse(limits.length <= least, "length", words + jumps)
 
 
 def segments_of(text: str) -> tuple[str, ...]:

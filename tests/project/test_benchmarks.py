@@ -81,7 +81,7 @@ def test_designs_are_the_same_whatever_the_number_of_jobs() -> None:
         assert len(set(found[0].criteria)) == 3
         assert found[0].criteria == found[1].criteria
         assert found[0].protocol == found[1].protocol
-    rival = found[0]._plan.judged(found[0].protocol)[0].fit.known
+    rival = plan.judged(found[0].protocol).fits[0].known
     tasks = [(plan, found[0].protocol, k, rival, plan.subjects[0].members) for k in range(3)]
     apart = list(pools[1].pool.map(design.delta_bic, tasks))
     assert apart == [design.delta_bic(task) for task in tasks]
