@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -186,23 +186,21 @@ class Waveform:
         x, limits, sweeps = self.rounded(x), self.limits, list[tuple[Segment, ...]]()
         holding = float(self.holding(x))
         for sweep, own in enumerate(self.numbers(x)):
-            segments, at, before = list[Segment](), 0, holding
-            for kind, some, jump, n in zip(
-                self.kinds, own, *self._samples(x, sweep, own), strict=True
-            ):
-                wave = self._wave(kind, some, n * limits.sampling)
-                first = float(wave.voltage(np.zeros(1), 0.0, 1.0)[0])
-                for one, samples in ((Ramp(before, first), jump), (wave, n)):
-                    start, end = (round(t * limits.sampling, 9) for t in (at, at + samples))
-                    if samples:
-                        own_wave = replace(one, origin_ms=start) if isinstance(one, Sines) else one
-                        segments.append(Segment(start, end, own_wave))
-                    at += samples
+            segments, at, before = list[Segment](), 0.0, holding
+            times = self._times(x, sweep, own, whole=True)
+            for kind, some, jump, duration in zip(self.kinds, own, *times, strict=True):
+                start, end = round(at + jump, 9), round(at + jump + duration, 9)
+                wave = self._wave(kind, some, duration, start)
+                if jump:
+                    first = float(wave.voltage(np.full(1, start), start, end)[0])
+                    segments.append(Segment(at, start, Ramp(before, first)))
+                segments.append(Segment(start, end, wave))
+                at = end
                 before = float(segments[-1].voltage(np.array([segments[-1].end_ms]))[0])
             sweeps.append(tuple(segments))
         return Protocol(name, holding, limits.sampling, tuple(sweeps), description=description)
 
-    def _wave(self, kind: str, own: Array, duration: float) -> Wave:
+    def _wave(self, kind: str, own: Array, duration: float, start: float) -> Wave:
         if kind == "step":
             return Constant(float(own[0]))
         if kind == "ramp":
@@ -210,44 +208,33 @@ class Waveform:
         omegas = own[1 + _TERMS :] * _TURNS / duration
         sizes = self._amplitudes(own, duration)
         offset, *terms = (float(f"{one:.6g}") for one in (own[0], *sizes, *omegas))
-        return Sines(offset, tuple(terms[:_TERMS]), tuple(terms[_TERMS:]), (0.0,) * _TERMS, 0.0)
+        return Sines(offset, tuple(terms[:_TERMS]), tuple(terms[_TERMS:]), (0.0,) * _TERMS, start)
 
     # --- times and voltages of a sweep, real or complex
 
-    def _before(self, x: Array, own: Sequence[Array]) -> list[Array | None]:
-        """Return the voltage before each segment; None after sines, whose end is not awaited."""
-        ends = {"step": 0, "ramp": 1}
-        pairs = list(zip(self.kinds, own, strict=True))[:-1]
-        return [self.holding(x), *(n[ends[k]] if k in ends else None for k, n in pairs)]
+    def _times(
+        self, x: Array, sweep: int, own: Sequence[Array], whole: bool = False
+    ) -> tuple[Array, Array]:
+        """Return how long the jumps before segments last, and the segments, ms.
 
-    def _times(self, x: Array, sweep: int, own: Sequence[Array]) -> tuple[Array, Array]:
-        """Return how long jumps before segments and the segments last, ms."""
-        widest, slew = self.limits.highest - self.limits.lowest, self.limits.slew
-        jumps = []
-        for some, before in zip(own, self._before(x, own), strict=True):
-            size = some[0] - before if before is not None else widest + 0.0 * some[0]
-            jumps.append(size * np.sign(size.real) / slew)
-        free = self.limits.length - self.least.sum() - sum(jumps)
-        return np.array(jumps), (self.least + (free * self._shares(x, sweep)).T).T
-
-    def _samples(self, x: Array, sweep: int, own: Sequence[Array]) -> tuple[list[int], list[int]]:
-        """Return `_times` in whole samples; none gets shorter than allowed."""
-        limits = self.limits
-        jumps = [
-            limits.jump if before is None else limits.jumping(float(some[0] - before))
-            for some, before in zip(own, self._before(x, own), strict=True)
-        ]
-        least = np.array([limits.least(kind) for kind in self.kinds])
-        free = round(limits.length / limits.sampling) - sum(jumps) - least.sum()
-        edges = np.round(np.cumsum(self._shares(x, sweep)) * free)
-        return jumps, [int(n) for n in least + np.diff(edges, prepend=0.0)]
-
-    def _shares(self, x: Array, sweep: int) -> Array:
-        """Return the shares of the free time that the segments of a sweep have."""
-        n = len(self.kinds)
-        logits = x[self.n_levels + sweep * n : self.n_levels + (sweep + 1) * n]
-        parts = np.exp(logits - logits.real.max(axis=0))
-        return parts / parts.sum(axis=0)
+        Arguments:
+            whole: return whole samples, of which no segment has fewer than allowed.
+        """
+        limits, n, dt, jumps = self.limits, len(self.kinds), self.limits.sampling, list[Array]()
+        before, widest = self.holding(x), limits.highest - limits.lowest
+        for kind, some in zip(self.kinds, own, strict=True):
+            # where sines end follows from their duration: after them there is time for any jump
+            size = widest + 0.0 * some[0] if before is None else some[0] - before
+            jumps.append(
+                limits.jumping(size) * dt if whole else size * np.sign(size.real) / limits.slew
+            )
+            before = some[-1] if kind != "sines" else None
+        parts = np.exp(x[self.n_levels + sweep * n : self.n_levels + (sweep + 1) * n])
+        free = limits.length - self.least.sum() - sum(jumps)
+        added = free * parts / parts.sum(axis=0)
+        if whole:
+            added = np.diff(np.round(np.cumsum(added) / dt), prepend=0.0) * dt
+        return np.array(jumps), (self.least + added.T).T
 
     def _voltage(self, kind: str, own: Array, duration: Array, t: Array) -> Array:
         """Return the voltage of a segment at parts t of its duration."""
