@@ -238,9 +238,11 @@ def test_a_fit_changed_by_hand_has_no_intervals(run: Path, tmp_path: Path) -> No
 def test_a_fit_exports_itself_by_the_ending_of_the_file(run: Path, tmp_path: Path) -> None:
     fit = cf.load(run)
     for kind, (ending, _) in KINDS.items():
-        settings = {"ion": "k", "capacitance": 20.0} if kind == "nmodl" else {}
-        place = fit.export(tmp_path / f"a{ending}", **settings)  # type: ignore[arg-type]
-        given = ExportSettings(("k",), None, 20.0) if settings else ExportSettings()
+        settings: dict[str, Any] = {"capacitance": 20.0} if kind in ("nmodl", "jaxley") else {}
+        settings |= {"ion": "k"} if kind == "nmodl" else {}
+        place = fit.export(tmp_path / f"a{ending}", **settings)
+        ions = ("k",) if "ion" in settings else ()
+        given = ExportSettings(ions, None, settings.get("capacitance"))
         wanted = exported(read_subject(run), kind, given)
         assert _without_paths(place.read_text()) == _without_paths(wanted)
     with pytest.raises(InputError, match="exists already"):
@@ -422,7 +424,7 @@ def hostile() -> Subject:
 def test_hostile_texts_are_inert(kind: str, tmp_path: Path) -> None:
     found = hostile()
     assert found.provenance.fitted
-    settings = WHOLE_CELL if kind == "nmodl" else ExportSettings()
+    settings = WHOLE_CELL if kind in ("nmodl", "jaxley") else ExportSettings()
     text = exported(found, kind, settings)
     assert not re.search("[\u202a-\u202e\u2066-\u2069\x1b]", text)
     if kind == "nmodl":
@@ -436,11 +438,13 @@ def test_hostile_texts_are_inert(kind: str, tmp_path: Path) -> None:
         model = myokit.parse_model(text[: text.index("[[protocol]]")])
         assert [c.name() for c in model.components()] == ["membrane", "gone"]
         assert text.count("\n[[script]]") == 0
-    elif kind == "python":
+    elif kind in ("python", "jaxley"):
         tree = ast.parse(text)
         assert not any(isinstance(n, ast.Import) for n in ast.walk(tree))
         code = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
         assert "alert" not in code
+        if kind == "jaxley":
+            return
         assert len(module_of(found)["simulate"]([(0.0, 1.0)], 0.5)[1]) == 2
     elif kind == "neuroml":
         root = ElementTree.fromstring(text)  # whose texts are inert between its elements
@@ -491,6 +495,8 @@ def test_the_command_writes_a_file_and_replaces_none(tmp_path: Path, monkeypatch
     [
         ([], "say to what to export"),
         (["--to", "latex", "--ion", "na"], "are NMODL's"),
+        (["--to", "latex", "--capacitance", "20"], "is of densities"),
+        (["--to", "neuroml", "--point-process"], "is NMODL's"),
         (["--to", "nmodl"], "nothing says how large the cell was"),
     ],
 )

@@ -326,6 +326,7 @@ class ExportOptions:
       nmodl     NAME.mod    a mechanism for NEURON
       neuroml   NAME.nml    channels, and a cell with them, in NeuroML 2
       myokit    NAME.mmt    a model for Myokit
+      jaxley    NAME_jaxley.py   a channel for Jaxley, with gradients
       python    NAME.py     functions that need nothing but Python
       latex     NAME.tex    the equations and a table of the parameters
       json      NAME.json   everything, for any program
@@ -342,7 +343,7 @@ class ExportOptions:
     kind: str | None = option(
         "--to",
         "kind",
-        type=click.Choice(["nmodl", "neuroml", "myokit", "python", "latex", "json"]),
+        type=click.Choice(["nmodl", "neuroml", "myokit", "jaxley", "python", "latex", "json"]),
         help="The language. [default: by the ending of --out]",
         python=None,
     )
@@ -363,8 +364,8 @@ class ExportOptions:
         "--capacitance",
         type=float,
         metavar="PF",
-        help="NMODL, NeuroML: of the cell (pF), from which the density in S/cm2 follows at "
-        "1 uF/cm2. "
+        help="NMODL, NeuroML, Jaxley: of the cell (pF), from which the density in S/cm2 follows "
+        "at 1 uF/cm2. "
         "[default: what model, recording or clamp say]",
     )
     point_process: bool = option(
@@ -376,8 +377,8 @@ class ExportOptions:
     out: Path | None = file_path(
         "--out",
         "FILE",
-        "The file to write, which must not exist. [default: NAME.mod, .nml, .mmt, .py, .tex or "
-        ".json here]",
+        "The file to write, which must not exist. [default: NAME and the ending of the language, "
+        "here]",
         python="path",
     )
     overrides: tuple[str, ...] = set_option()

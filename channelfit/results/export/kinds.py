@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from channelfit.reading.errors import InputError
+from channelfit.results.export.jaxley import jaxley
 from channelfit.results.export.latex import latex
 from channelfit.results.export.myokit import myokit
 from channelfit.results.export.neuroml import neuroml
@@ -19,6 +20,7 @@ KINDS: dict[str, tuple[str, Callable[[Subject, ExportSettings], str]]] = {
     "nmodl": (".mod", nmodl),
     "neuroml": (".nml", neuroml),
     "myokit": (".mmt", myokit),
+    "jaxley": ("_jaxley.py", jaxley),
     "python": (".py", python),
     "latex": (".tex", latex),
     "json": (".json", plain_data),
@@ -30,16 +32,14 @@ def exported(subject: Subject, kind: str, settings: ExportSettings) -> str:
 
     Arguments:
         kind: one of `KINDS`.
-        settings: of which all but NMODL and NeuroML take the name alone.
+        settings: of which Python, Myokit, LaTeX and JSON take the name alone.
 
     Raises: InputError for what the language cannot say, and settings that it does not have.
     """
-    whole = kind not in ("nmodl", "neuroml")
-    if whole and (settings.ions or settings.capacitance_pF is not None):
-        raise InputError(
-            f"ions and --capacitance are NMODL's and NeuroML's; {kind} has the current of the "
-            "whole cell in pA"
-        )
+    if settings.ions and kind not in ("nmodl", "neuroml"):
+        raise InputError(f"ions are NMODL's and NeuroML's; {kind} has the current alone")
+    if settings.capacitance_pF is not None and kind not in ("nmodl", "neuroml", "jaxley"):
+        raise InputError(f"--capacitance is of densities; {kind} has the whole cell's current, pA")
     if settings.point_process and kind != "nmodl":
         raise InputError(f"--point-process is NMODL's, and says nothing to {kind}")
     return KINDS[kind][1](subject, settings)
@@ -48,7 +48,7 @@ def exported(subject: Subject, kind: str, settings: ExportSettings) -> str:
 def kind_of(path: Path) -> str:
     """Return the language of a file by its ending. Raises InputError for one that none has."""
     for kind, (ending, _) in KINDS.items():
-        if path.suffix.lower() == ending:
+        if path.name.lower().endswith(ending):
             return kind
     known = ", ".join(f"{ending} ({kind})" for kind, (ending, _) in KINDS.items())
     raise InputError(f"the ending of the file says to what to export. Known: {known}", path)

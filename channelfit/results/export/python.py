@@ -35,7 +35,7 @@ _RESERVED = frozenset(
 
 def python(subject: Subject, settings: ExportSettings) -> str:
     """Return the channel as the text of a Python module."""
-    return _Module(subject).text()
+    return Module(subject).text()
 
 
 class PythonPrinter(NmodlPrinter):
@@ -67,27 +67,40 @@ class PythonPrinter(NmodlPrinter):
         return text
 
 
-class _Module:
-    """Writes the module."""
+class Module:
+    """Writes the module.
+
+    Attributes:
+        printer_class: writes expressions.
+        library: the module from which functions are taken; of_library: those that it may need.
+        reserved: names that the module has for itself.
+        doc, rest: the texts before and behind what is the channel's own.
+    """
+
+    printer_class: type[PythonPrinter] = PythonPrinter
+    reserved = _RESERVED
+    library = "math"
+    of_library: tuple[str, ...] = ("exp", "expm1", "log", "nan", "sqrt", "tanh")
 
     def __init__(self, subject: Subject) -> None:
+        self.doc, self.rest = _DOC, _REST
         self.subject, self.channel = subject, subject.channel
         names = [p.name for p in self.channel.parameters]
         names += [name for name, _ in self.channel.definitions]
-        self.taken = set(_RESERVED)
+        self.taken = set(self.reserved)
         self.names = {name: self._claim(name) for name in names}
-        self.printer = PythonPrinter(self.names)
+        self.printer = self.printer_class(self.names)
 
     def text(self) -> str:
-        parts = [self._parameters(), self._chains(), self._rates(), self._currents(), _REST]
-        body = "\n\n\n".join(parts)
-        used = [name for name in _OF_MATH if re.search(rf"\b{name}\b", body)]
-        return f"{self._head()}\n\nfrom math import {', '.join(used)}\n\n{body}"
+        own = [self._parameters(), self._chains(), self._rates(), self._currents()]
+        body = "\n\n\n".join([*own, COMMON, self.rest])
+        used = [name for name in self.of_library if re.search(rf"\b{name}\b", body)]
+        return f"{self._head()}\n\nfrom {self.library} import {', '.join(used)}\n\n{body}"
 
     def _head(self) -> str:
         texts = [self.channel.name, *self.subject.paragraphs()]
         lines = [line for text in texts for line in textwrap.wrap(one_line(text), 96)]
-        return "\n".join([*(f"# {line}" for line in lines), "", _IMPORTS])
+        return "\n".join([*(f"# {line}" for line in lines), "", self.doc])
 
     def _parameters(self) -> str:
         rows = []
@@ -216,21 +229,14 @@ def _states(chain: Chain) -> tuple[str, ...]:
     return ("closed", "open") if is_gate(chain) else chain.states
 
 
-_IMPORTS = '''\
+_DOC = '''\
 """Rates, steady state and currents of an ion channel under steps of voltage.
 
 Units are ms, mV, nS and pA. `simulate([(-80, 10), (20, 100), (-40, 50)])` gives the current under
 three steps. Other values: `simulate(steps, p={**PARAMETERS, "NAME": VALUE})`.
 """'''
-#: What the module may need of Python's module of that name.
-_OF_MATH = ("exp", "expm1", "log", "nan", "sqrt", "tanh")
-
-_REST = f'''\
-def exprel(x):
-    """(exp(x) - 1)/x, which is 1 at 0."""
-    return expm1(x) / x if x else 1.0
-
-
+#: Functions that need nothing of a library.
+COMMON = f'''\
 def ghk(v, inside, outside, z, thermal):
     """The current (pA) of 1 um3/ms of permeability, after Goldman, Hodgkin and Katz.
 
@@ -240,18 +246,23 @@ def ghk(v, inside, outside, z, thermal):
     return 0.001 * z * {FARADAY!r} * (inside / exprel(-u) - outside / exprel(u))
 
 
-def steady_state(v, p=PARAMETERS):
-    """The occupancies of each chain's states, in their order, at a voltage that stands still."""
-    found = rates(v, p)
-    return {{name: _settled(found[name], states) for name, (states, _, _) in CHAINS.items()}}
-
-
 def open_probability(occupancies):
     """The open probability of each chain, from the occupancies of all of them."""
     opened = {{}}
     for name, (_, sizes, power) in CHAINS.items():
         opened[name] = sum(x * s for x, s in zip(occupancies[name], sizes)) ** power
-    return opened
+    return opened'''
+
+_REST = '''\
+def exprel(x):
+    """(exp(x) - 1)/x, which is 1 at 0."""
+    return expm1(x) / x if x else 1.0
+
+
+def steady_state(v, p=PARAMETERS):
+    """The occupancies of each chain's states, in their order, at a voltage that stands still."""
+    found = rates(v, p)
+    return {name: _settled(found[name], states) for name, (states, _, _) in CHAINS.items()}
 
 
 def simulate(steps, dt=0.1, holding=HOLDING, p=PARAMETERS):
@@ -265,7 +276,7 @@ def simulate(steps, dt=0.1, holding=HOLDING, p=PARAMETERS):
     occupancies = steady_state(holding, p)
     times, found, start = [], [], 0.0
     for v, duration in steps:
-        now, end, propagators = start, start + duration, {{}}
+        now, end, propagators = start, start + duration, {}
         while len(times) * dt < end - 1e-9 * dt:
             t = max(len(times) * dt, start)
             occupancies = _advanced(occupancies, v, t - now, p, propagators)
@@ -282,8 +293,8 @@ def _advanced(occupancies, v, h, p, propagators):
     key = round(h, 9)
     if key not in propagators:
         found = rates(v, p)
-        propagators[key] = {{n: _propagator(found[n], CHAINS[n][0], h) for n in CHAINS}}
-    return {{name: propagators[key][name](occupancies[name]) for name in CHAINS}}
+        propagators[key] = {n: _propagator(found[n], CHAINS[n][0], h) for n in CHAINS}
+    return {name: propagators[key][name](occupancies[name]) for name in CHAINS}
 
 
 def _propagator(found, states, h):
