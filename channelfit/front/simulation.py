@@ -30,9 +30,39 @@ from channelfit.results.report.traces import TracePicture, Traces
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.scorer import make_scorer
+from channelfit.scoring.stochastic import simulate_channels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Draws:
+    """How many channels are drawn, with which seed, and the noise of amplifier and open channel."""
+
+    channels: int
+    seed: int
+    noise_pA: float
+    open_pA: float
+
+
+def draws_of(
+    channels: int | None, seed: int | None, noise: float | None, open_noise: float | None
+) -> Draws | None:
+    """Return how channels are drawn; None for the mean current.
+
+    Raises InputError: what has no meaning for the mean current, or no channels, or noise below 0.
+    """
+    if channels is None:
+        given = {"seed": seed, "noise": noise, "open_noise": open_noise}
+        for name, value in given.items():
+            if value is not None:
+                raise InputError("the mean current has none; give `channels` as well", key=name)
+        return None
+    for name, pA in (("noise", noise), ("open_noise", open_noise)):
+        if pA is not None and not 0 <= pA < math.inf:
+            raise InputError(f"a number of pA, 0 or more, was expected, not {shown(pA)}", key=name)
+    return Draws(channels, seed or 0, noise or 0.0, open_noise or 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +199,10 @@ def simulate(
     backend: str = "auto",
     dtype: str = "float64",
     path: str = "auto",
+    channels: int | None = None,
+    seed: int | None = None,
+    noise: float | None = None,
+    open_noise: float | None = None,
     progress: bool | None = None,
 ) -> Simulation:
     """Return the current of a model under a protocol.
@@ -181,6 +215,11 @@ def simulate(
         backend: what computes: auto, reference, cpu or cuda.
         dtype: ``float64`` or ``float32``.
         path: how it is computed, such as ``stepping``; auto chooses.
+        channels: draw so many channels, which open and close one by one and together have the
+            model's conductance; None for the mean current. `states` stay means.
+        seed: of the draws, 0 where none is given.
+        noise: pA, the standard deviation that the amplifier adds to each sample of these.
+        open_noise: pA, that which each open channel adds to each sample.
         progress: whether to show that something is compiled; None shows it in notebooks and on
             terminals.
 
@@ -196,7 +235,11 @@ def simulate(
         >>> found = cf.simulate("models/model_b.yaml", steps, values={"gmax": 3.0})
         >>> found.current.shape == (steps.n_sweeps, len(found.time))
         True
+        >>> single = cf.simulate("models/model_b.yaml", steps, channels=1, seed=3)
+        >>> len(set(single.current[-1, -100:])) <= 2  # closed or open
+        True
     """
+    draws = draws_of(channels, seed, noise, open_noise)
     own = model.model if isinstance(model, Fit) else model
     apart: tuple[Caution, ...] = ()
     if isinstance(model, Fit) and any(e.clamp for e in model._plan.problem.experiments):
@@ -211,7 +254,14 @@ def simulate(
     with screen_for(channel.name, progress) as screen, compilations_shown(screen):
         screen.warn((*channel.cautions, *apart))
         found = simulated(
-            channel, values_with(channel, values), command, backend, dtype, path, screen
+            channel,
+            values_with(channel, values),
+            command,
+            backend,
+            dtype,
+            path,
+            screen,
+            draws=draws,
         )
         return found
 
@@ -279,11 +329,13 @@ def simulated(
     screen: SearchScreen,
     file: str | os.PathLike[str] | None = None,
     place: str = "protocol",
+    draws: Draws | None = None,
 ) -> Simulation:
     """Simulate at values (n_parameters,), and show on a screen before it what looks wrong.
 
     Arguments:
         file, place: where model and protocol stand, for messages.
+        draws: how many channels are drawn; None for the mean current.
 
     Raises: InputError for values at which the model has no finite current.
     """
@@ -295,7 +347,13 @@ def simulated(
     if strange and strange[0].fails:
         raise InputError("; ".join(str(e) for e in strange if e.fails), file)
     screen.begin("simulating")
-    scorer = make_scorer(Problem(channel, (Experiment(protocol),)), backend, dtype, path)
-    current = scorer.simulate(values[:, None])[0][:, :, 0]
+    if draws is None:
+        scorer = make_scorer(Problem(channel, (Experiment(protocol),)), backend, dtype, path)
+        current = scorer.simulate(values[:, None])[0][:, :, 0]
+    else:
+        random = np.random.Generator(np.random.Philox(draws.seed))
+        noise = draws.noise_pA, draws.open_pA
+        current = simulate_channels(channel, protocol, values, draws.channels, random, *noise)
+        current = current[:, :, 0]
     remarks = tuple(str(e) for e in strange)
     return Simulation(channel.name, protocol, current, remarks, channel, values)

@@ -138,7 +138,7 @@ def left_out(document: Mapping[str, object], file: object) -> tuple[Caution, ...
         found.append(Caution(f"{file}: fit", value, "these are the currents under an ideal clamp"))
     if isinstance(fit, Mapping) and isinstance(fit.get("noise"), Mapping):
         value = "the channel noise of this fit is left out here"
-        found.append(Caution(f"{file}: fit", value, "these are mean currents"))
+        found.append(Caution(f"{file}: fit", value, "nothing of it is added to the currents"))
     return tuple(found)
 
 

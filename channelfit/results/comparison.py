@@ -250,7 +250,8 @@ def scored_fit(fit: FitPlan, label: str, backend: str, as_is: bool) -> ComparedF
         winner,
         objective.n_free,
         n_scored(fit.problem),
-        correlation_time(fit.problem, winner.traces),
+        # a likelihood of correlated currents counts what they say once
+        1.0 if fit.problem.noise else correlation_time(fit.problem, winner.traces),
         fitted_pA,
         predicted_pA,
     )

@@ -261,7 +261,8 @@ def picture_of(fit: FitPlan, winner: Winner, evaluations: int) -> TracePicture:
         from channelfit.scoring.membrane import membrane_potentials  # loads LLVM
 
         membranes = membrane_potentials(fit.problem, winner.values)
-    rows = zip(experiments, winner.traces, membranes, strict=True)
+    spreads = winner.spreads or [None] * len(experiments)
+    rows = zip(experiments, winner.traces, membranes, spreads, strict=True)
     return TracePicture(
         tuple(fitted(*row) for row in rows),
         fit.name,

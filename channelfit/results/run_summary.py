@@ -291,6 +291,10 @@ _SUMMARY = {
     "parameters!": Each(_PARAMETER),
     "uncertainty": _UNCERTAINTY,
     "agreement": _AGREEMENT,
+    "channel_noise": {
+        **dict.fromkeys(("of_channels!", "foretold!"), NUMBER),
+        "unitary!": Listed({"voltage_mV!": NUMBER, "current_pA!": NUMBER, "name": TEXT}),
+    },
     "experiments": Listed(_EXPERIMENT),
     "surrogate": {"noise_pA": NUMBER},
     "membrane": Each(PLAIN),

@@ -103,6 +103,11 @@ def read_plan(fit_file: FitFile, read: Callable[..., Columns] = read_columns) ->
         inherited=fit_file.inherited,
         temperature_stated=fit_file.temperature_stated,
     )
+    if noise > 0 and plan.problem.noise is not None:
+        raise section.error(
+            "the noise of the amplifier stands in `noise` already; leave this out",
+            "surrogate.noise",
+        )
     if surrogate:
         try:
             model.values()

@@ -337,7 +337,8 @@ def simulate_surrogate(
                 key="parameters",
             )
         data = current + noise_pA * random.standard_normal(current.shape)
-        source = f"simulated from the parameters' values, noise {noise_pA:g} pA, seed {seed}"
+        noise = f"noise {noise_pA:g} pA" if problem.noise is None else "channels one by one"
+        source = f"simulated from the parameters' values, {noise}, seed {seed}"
         recording = Recording(experiment.protocol.times_ms, data, weight, source=f"{source} ({k})")
         experiments.append(replace(experiment, recording=recording))
     return replace(problem, experiments=tuple(experiments))

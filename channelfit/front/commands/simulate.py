@@ -10,7 +10,7 @@ import click
 from channelfit.front.commands.inputs import model_with_values
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.progress import compilations_shown
-from channelfit.front.simulation import simulated
+from channelfit.front.simulation import draws_of, simulated
 from channelfit.front.verbs.models import SimulateOptions
 from channelfit.problem.protocol import load_protocol
 from channelfit.reading.errors import printable
@@ -39,6 +39,7 @@ def simulate(options: SimulateOptions, writer: ReportWriter) -> None:
             screen,
             model,
             str(protocol),
+            draws_of(options.channels, options.seed, options.noise, options.open_noise),
         )
     for remark in found.remarks:
         click.echo(printable(f"note: {remark}"), err=True)

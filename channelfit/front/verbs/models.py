@@ -27,11 +27,13 @@ class SimulateOptions:
     """Simulate the current of MODEL under PROTOCOL, at the values in the model file.
 
     Writes PREFIX.csv (time in ms, then current in pA and voltage in mV of every sweep) and
-    PREFIX.png, replacing what is there. Cells after the end of a shorter sweep are empty.
+    PREFIX.png, replacing what is there. Cells after the end of a shorter sweep are empty. With
+    --channels the channels open and close one by one, at random.
 
     \b
     Examples
       channelfit simulate models/model_b.yaml protocols/activation.yaml
+      channelfit simulate models/model_b.yaml protocols/activation.yaml --channels 200 --seed 3
       channelfit simulate runs/cell7/fit.yaml protocols/staircase.yaml --out predictions/cell7
       channelfit simulate models/k_hh.yaml protocols/ramp.yaml --set parameters.gmax.value=3
     """
@@ -49,6 +51,23 @@ class SimulateOptions:
     path: str = path_option()
     overrides: tuple[str, ...] = set_option()
     cell: str | None = option("--cell", metavar="NAME", help="The cell whose own values are taken.")
+    channels: int | None = integer(
+        "--channels",
+        "Draw so many channels, which together have the model's conductance.",
+    )
+    seed: int | None = integer("--seed", "The seed of the draws. [default: 0]", least=0)
+    noise: float | None = option(
+        "--noise",
+        type=click.FloatRange(0),
+        metavar="PA",
+        help="The standard deviation that the amplifier adds to each sample of these, pA.",
+    )
+    open_noise: float | None = option(
+        "--open-noise",
+        type=click.FloatRange(0),
+        metavar="PA",
+        help="The standard deviation that each open channel adds to each sample, pA.",
+    )
 
 
 simulate = command(SimulateOptions, "simulate", draws=True)

@@ -67,6 +67,24 @@ def agreement_words(summary: Mapping[str, Any]) -> str:
     return in_words(found, "pA" if "rms_pA" in summary else None) if found else ""
 
 
+def channel_words(summary: Mapping[str, Any]) -> str:
+    """Return what the fluctuations say of single channels; empty where none were fitted."""
+    found = summary.get("channel_noise")
+    if not found:
+        return ""
+    each = []
+    for row in found["unitary"]:
+        error = "" if row["standard_error"] is None else f" ± {row['standard_error']:.2g}"
+        name = f" ({row['name']})" if row.get("name") else ""
+        each.append(f"{row['current_pA']:.3g}{error} pA at {row['voltage_mV']:g} mV{name}")
+    share = found["foretold"] / found["of_channels"] if found["of_channels"] > 0 else 0.0
+    return (
+        f"the current of one open channel is {'; '.join(each)}; channels make "
+        f"{100 * found['of_channels']:.2g} % of the variance of a sample, of which the samples "
+        f"before it tell {100 * share:.2g} %"
+    )
+
+
 def undetermined(summary: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each combination of parameters that the data do not determine."""
     rows = (summary.get("uncertainty") or {}).get("undetermined", ())
@@ -147,9 +165,15 @@ def _cost(run: ReportedFit) -> str:
     if "experiments" not in summary:
         return ""
     version = summary["versions"]["channelfit"]
+    what = (
+        "The likelihood of a current that single channels carry (a Kalman filter over the states "
+        "of the scheme, after Münch et al. 2022, eLife 11:e62714) was maximized"
+        if summary.get("channel_noise")
+        else "The weighted mean square of the difference between the simulated and the recorded "
+        "current was minimized"
+    )
     return (
-        "The weighted mean square of the difference between the simulated and the recorded current "
-        f"was minimized with channelfit {version}, each parameter within the range given in the "
+        f"{what} with channelfit {version}, each parameter within the range given in the "
         f"table ({summary['backend']} backend, {summary['dtype']})."
     )
 
@@ -175,7 +199,9 @@ def _ended(reason: str) -> str:
 def _quality(summary: Mapping[str, Any]) -> str:
     if "rms_pA" not in summary or summary["rms_pA"] is None:
         return ""
-    text = f"The root mean square of the residuals was {summary['rms_pA']:.3g} pA"
+    words = channel_words(summary)
+    text = sentence(words) + " " if words else ""
+    text += f"The root mean square of the residuals was {summary['rms_pA']:.3g} pA"
     share, peak = summary["rms_relative_to_peak"], summary["peak_pA"]
     if share:
         text += f", {100 * share:.2g} % of the largest current of {peak:.4g} pA"
@@ -191,7 +217,9 @@ def _errors(summary: Mapping[str, Any]) -> str:
         return ""
     level = f"{100 * uncertainty['level']:g} %"
     noise, time = uncertainty["noise_pA"], uncertainty["correlation_time_samples"]
-    if uncertainty["noise_assumed"]:
+    if summary.get("channel_noise"):
+        from_what = "by the information in the samples"
+    elif uncertainty["noise_assumed"]:
         from_what = (
             f"for an assumed noise of {noise:.3g} pA in every sample, since the data have none"
         )

@@ -126,6 +126,13 @@ def _verdict(run: ReportedFit) -> list[tuple[str, str]]:
         words = fit_words.quality_texts(summary, short=True)
         if "explained" in words:
             found.append(("Variance explained", words["explained"]))
+        if words := fit_words.channel_words(summary):
+            found.append(
+                (
+                    "Single channels",
+                    words.split(";")[0].removeprefix("the current of one open channel is "),
+                )
+            )
     else:
         found.append(("Cost", short(summary["cost"], 5)))
     free = [r for r in summary["parameters"].values() if r.get("note") not in ("fixed", "tied")]

@@ -117,6 +117,7 @@ def draw_traces(
         _lines(command, f"{name}-membrane", 1.2)
     current = over_time(across, _CURRENT)
     fits = [(f"{name}-fit{k}", 1.4 if view.is_noisy or not has_data else 3.2) for k in runs]
+    fits += [(f"{name}-edge{k}", 0.7) for k in range(len(shared.traces.band))]
     data = [(f"{name}-hidden", 0.8), (f"{name}-data", 0.9)] if has_data else []
     # the wider line lies beneath: a broad fit under the data, or a thin one over their noise
     for line in (*data, *fits) if view.is_noisy else (*fits, *data):
@@ -186,6 +187,7 @@ def _packed_sweeps(
             "command": packed(command[corners], "<f4"),
             "data": "" if traces.data is None else packed(rows[0][picks] * factor, "<f4"),
             "fits": [packed(c[k, picks] * factor, "<f4") for c in traces.results],
+            "edges": [packed(c[k, picks] * factor, "<f4") for c in traces.band],
             "within": stretches(np.flatnonzero(counts[k, picks])),
         }
         if traces.membrane is not None:

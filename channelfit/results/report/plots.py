@@ -313,6 +313,10 @@ class TracePanel:
         self._draw_potentials(axes[0], part)
         # The wider line lies beneath: a broad fit under the data, or a thin one over their noise.
         n, zorder = len(traces.results), 2.5 if view.is_noisy else 2.2
+        if traces.band:
+            for low, high, color in zip(*traces.band, self.colors, strict=True):
+                ends = low[part] * view.current_factor, high[part] * view.current_factor
+                axes[1].fill_between(t, *ends, color=color, alpha=0.18, linewidth=0, zorder=1.1)
         thin = view.is_noisy or traces.data is None
         for k, result in enumerate(traces.results):
             broad = (1.1 + 0.5 * (n - 1 - k)) if thin else (_BROAD + 1.1 * (n - 1 - k))

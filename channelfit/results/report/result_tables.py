@@ -10,6 +10,7 @@ from rich.table import Table
 
 from channelfit.results.report.fit_words import (
     agreement_words,
+    channel_words,
     error_text,
     quality_texts,
     searched_seeds,
@@ -76,6 +77,8 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
         *(f"{name:<10} {text}" for name, text in quality_texts(summary).items()),
         f"cost       {summary['cost']:.6g} pA^2",
     ]
+    if words := channel_words(summary):
+        lines.append(f"channels   {words}")
     if len(summary["experiments"]) > 1:
         for k, one in enumerate(summary["experiments"]):
             rest = "".join(f"; {name} {text}" for name, text in quality_texts(one, True).items())

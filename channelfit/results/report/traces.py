@@ -32,6 +32,8 @@ class Traces:
         rivals: other results of the same shape. With them all sweeps of one result have one color.
         membrane: (n_sweeps, n_times) mV, the potential of the membrane in `result`; None where it
             is the command.
+        spread: (n_sweeps, n_times) pA, the standard deviation with which `result` is expected, of
+            which a band of two to either side is drawn; None for a mean current.
     """
 
     protocol: Protocol
@@ -42,6 +44,12 @@ class Traces:
     subtitle: tuple[str, ...] = ()
     rivals: tuple[np.ndarray, ...] = ()
     membrane: np.ndarray | None = None
+    spread: np.ndarray | None = None
+
+    @property
+    def band(self) -> tuple[np.ndarray, ...]:
+        """The lower and the upper edge of the band, (n_sweeps, n_times) pA; none without spread."""
+        return () if self.spread is None else tuple(self.result + k * self.spread for k in (-2, 2))
 
     @property
     def results(self) -> tuple[np.ndarray, ...]:
@@ -65,7 +73,10 @@ class TracePicture:
 
 
 def fitted(
-    experiment: Experiment, result: np.ndarray, membrane: np.ndarray | None = None
+    experiment: Experiment,
+    result: np.ndarray,
+    membrane: np.ndarray | None = None,
+    spread: np.ndarray | None = None,
 ) -> Traces:
     """Return recording and fit of one experiment, titled with its name and with how good the fit
     is.
@@ -73,10 +84,11 @@ def fitted(
     Arguments:
         result: (n_sweeps, n_times) pA, the fit.
         membrane: (n_sweeps, n_times) mV, the potential of its membrane; None for the command.
+        spread: as of `Traces`.
     """
     protocol, recording = experiment.protocol, experiment.recording
     if recording is None:
-        return Traces(protocol, result, title=experiment.title, membrane=membrane)
+        return Traces(protocol, result, title=experiment.title, membrane=membrane, spread=spread)
     found = quality(result, recording.current_pA, recording.weight)
     return Traces(
         protocol,
@@ -86,6 +98,7 @@ def fitted(
         experiment.title,
         _in_words(found),
         membrane=membrane,
+        spread=spread,
     )
 
 
@@ -126,7 +139,8 @@ def table_text(traces: Traces) -> str:
     known.
 
     Columns: time (ms), and for each sweep its command (mV), the membrane's potential (mV) where it
-    is another, data (pA) and weight where there is a recording, and fit (pA).
+    is another, data (pA) and weight where there is a recording, fit (pA) and, of single channels,
+    the standard deviation (pA) with which it is expected.
     """
     protocol = traces.protocol
     command = protocol.command()
@@ -142,4 +156,6 @@ def table_text(traces: Traces) -> str:
             columns.append((f"sweep {k + 1} data (pA)", traces.data[k]))
             columns.append((f"sweep {k + 1} weight", np.where(over, np.nan, weight[k])))
         columns.append((f"sweep {k + 1} fit (pA)", np.where(over, np.nan, traces.result[k])))
+        if traces.spread is not None:
+            columns.append((f"sweep {k + 1} spread (pA)", traces.spread[k]))
     return csv_table(columns, digits=9)

@@ -13,6 +13,7 @@ function unpacked(sweep) {
     membrane: sweep.membrane ? floats(sweep.membrane) : null,
     data: sweep.data ? floats(sweep.data) : null,
     fits: sweep.fits.map(floats),
+    edges: sweep.edges.map(floats),
     residuals: sweep.residuals ? sweep.residuals.map(floats) : [],
     within: sweep.within,
   };
@@ -135,6 +136,9 @@ class Experiment {
       left.push(...put(`residual${f}`,
         (s) => s.data && thinned(s.at, residual(s, f, this.samples.residual_scale), step, from, to, s.within), color));
     });
+    for (const f of [0, 1]) {
+      put(`edge${f}`, (s) => s.edges[f] && thinned(s.at, s.edges[f], step, from, to), own);
+    }
     hold("current", counted, 0.05);
     hold("residual", left, 0.08);
   }
