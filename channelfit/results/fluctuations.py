@@ -33,11 +33,11 @@ class Fluctuations:
     Attributes:
         of_channels: the share of the variance of a sample that is not the amplifier's.
         foretold: the share of that variance that the samples before it tell.
-        neighbors: the correlation of what is left of neighboring samples, in their standard
-            deviations, after all samples before them; 0 where the model is right.
+        neighbors: the correlation of what is left of neighboring samples that count, in their
+            standard deviations, after all samples before them; 0 where the model is right.
         mean_square: of the same; 1 where the model is right.
         n_samples: how many count.
-        sampling_ms: the shortest interval between samples.
+        sampling_ms: the shortest interval between samples that count.
         step: between recorded currents, in standard deviations of a sample.
         unitary: of each group of experiments the current, pA, of one open channel at the voltage,
             mV, at which most flows, with its standard error.
@@ -97,15 +97,16 @@ def fluctuations(
         found: the uncertainty of the fit; None where it is not known.
     """
     told, alone = scorer.predicted(values, told=True), scorer.predicted(values)
-    left, pairs, variances, currents = [], [], [], []
+    left, pairs, variances, currents, apart = [], [], [], [], [math.inf]
     for e, after, before in zip(problem.experiments, told, alone, strict=True):
         if e.recording is None or e.weight == 0:
             continue
         counts = (e.recording.weight > 0) & np.isfinite(after[..., 1])
         z = np.where(counts, (e.recording.current_pA - after[..., 0]) / after[..., 1], np.nan)
         left.append(z[counts])
-        both = counts[:, 1:] & counts[:, :-1]
-        pairs.append((z[:, 1:] * z[:, :-1])[both])
+        for row, seen in zip(z, counts, strict=True):
+            pairs.append(row[seen][1:] * row[seen][:-1])
+            apart += (e.protocol.sampling_ms * np.diff(np.flatnonzero(seen))).tolist()
         variances.append(np.stack([after[..., 1], before[..., 1]])[:, counts] ** 2)
         currents.append(e.recording.current_pA[counts])
     z, products = np.concatenate(left), np.concatenate(pairs)
@@ -124,7 +125,7 @@ def fluctuations(
         float(np.mean(products)) / square if products.size else 0.0,
         square,
         z.size,
-        min(e.protocol.sampling_ms for e in problem.experiments),
+        min(apart),
         _smallest_step(np.concatenate(currents)) / math.sqrt(float(np.median(after))),
         tuple(_unitary(problem, values, found)),
     )

@@ -170,36 +170,53 @@ class _Layout:
     places: tuple[np.ndarray, ...]
 
 
-def _layout(experiments: tuple[Experiment, ...]) -> _Layout:
-    """Lay out the samples of experiments: those of weight 0 are passed, and do not count."""
+def _layout(experiments: tuple[Experiment, ...], whole: bool) -> _Layout:
+    """Lay out the samples of experiments: those of weight 0 are passed, and do not count.
+
+    Arguments:
+        whole: whether all samples have a place; else a stretch of those that do not count is one
+            move, and what follows the last that counts is left out.
+    """
     voltages: dict[float, int] = {}
     tables: dict[tuple[int, float], int] = {}
     starts: dict[int, int] = {}
-    ranges, moves, data, places = [], [], [], []
+    ranges: list[tuple[int, int, int]] = []
+    moves: list[np.ndarray] = []
+    data: list[np.ndarray] = [np.empty(0)]
+    places: list[np.ndarray] = []
     n_moves = n_data = 0
     for e in experiments:
         recording = e.recording if e.weight > 0 else None
         place = np.full((e.protocol.n_sweeps, e.protocol.n_times_max), -1, np.int64)
         holding = voltages.setdefault(e.protocol.holding_mV, len(voltages))
         for course in courses(e.protocol, None):
-            begin = n_moves
+            begin, first = n_moves, len(moves)
             for sweep, run in course:
                 at = voltages.setdefault(run.voltage, len(voltages))
-                table = tables.setdefault((at, run.dt), len(tables))
-                rows = np.empty((run.n, 4), np.int64)
-                rows[:] = table, at, -1, 0
-                if some := run.samples:
-                    here = slice(some.start, some.stop)
-                    rows[:, 2] = place[sweep, here] = n_data + np.arange(run.n)
-                    n_data += run.n
-                    y = np.zeros(run.n)
-                    if recording is not None:
-                        rows[:, 3] = counts = recording.weight[sweep, here] > 0
-                        y[counts] = recording.current_pA[sweep, here][counts]
-                    data.append(y)
+                counts, y = np.zeros(run.n, bool), np.zeros(run.n)
+                here = slice(run.samples.start, run.samples.stop)
+                if run.samples and recording is not None:
+                    counts = recording.weight[sweep, here] > 0
+                    y[counts] = recording.current_pA[sweep, here][counts]
+                kept = np.arange(run.n)
+                if not whole:  # the first sample, those that count, and those behind them
+                    kept = np.flatnonzero(counts | np.append(True, counts[:-1]))
+                steps = np.diff(kept, append=run.n)
+                rows = np.full((len(kept), 4), -1, np.int64)
+                for n_steps in np.unique(steps):
+                    key = (at, round(float(n_steps) * run.dt, 9))
+                    rows[steps == n_steps, 0] = tables.setdefault(key, len(tables))
+                rows[:, 1], rows[:, 3] = at, counts[kept]
+                if run.samples and (whole or counts.any()):
+                    rows[:, 2] = n_data + np.arange(len(kept))
+                    place[sweep, here][kept] = rows[:, 2]
+                    n_data += len(kept)
+                    data.append(y[kept])
                 moves.append(rows)
-                n_moves += run.n
-            ranges.append((begin, n_moves, starts.setdefault(holding, len(starts))))
+                n_moves += len(kept)
+            counted = np.flatnonzero(np.concatenate(moves[first:])[:, 3])
+            last = n_moves if whole else begin + 1 + int(counted.max(initial=-1))
+            ranges.append((begin, last, starts.setdefault(holding, len(starts))))
         places.append(place)
     pairs = np.array(list(tables), float).reshape(-1, 2)
     return _Layout(
@@ -241,9 +258,9 @@ class _Part:
         self._idle: dict[bool, list[_Walk]] = {True: [], False: []}
 
     @cached_property
-    def layout(self) -> _Layout:
-        """The samples of all experiments, as the filter passes them."""
-        return _layout(self.group.problem.experiments)
+    def scored(self) -> _Layout:
+        """The samples that count, as the filter passes them."""
+        return _layout(self.group.problem.experiments, whole=False)
 
     @contextmanager
     def walk(self, differentiated: bool) -> Iterator[_Walk]:
@@ -252,7 +269,7 @@ class _Part:
         try:
             walk = idle.pop()
         except IndexError:
-            walk = _Walk(self, differentiated)
+            walk = _Walk(self, self.scored, differentiated)
         try:
             yield walk
         finally:
@@ -260,19 +277,19 @@ class _Part:
 
     def predicted(self, theta: np.ndarray, told: bool) -> list[np.ndarray]:
         """Return `NoiseScorer.predicted` of these experiments."""
-        out = np.full((len(self.layout.data), 2), np.nan)
-        with self.walk(False) as walk:
-            if walk.filter(theta, out, told) != OK:
-                out[:] = np.nan
+        layout = _layout(self.group.problem.experiments, whole=True)
+        out = np.full((len(layout.data), 2), np.nan)
+        if _Walk(self, layout, False).filter(theta, out, told) != OK:
+            out[:] = np.nan
         out[:, 1] = np.sqrt(out[:, 1])
-        return [np.where(at[..., None] >= 0, out[at], np.nan) for at in self.layout.places]
+        return [np.where(at[..., None] >= 0, out[at], np.nan) for at in layout.places]
 
 
 class _Walk:
     """One candidate after the other through all samples; holds the scratch arrays of one thread."""
 
-    def __init__(self, part: _Part, differentiated: bool) -> None:
-        self.part, layout, source = part, part.layout, part.source
+    def __init__(self, part: _Part, layout: _Layout, differentiated: bool) -> None:
+        self.layout, source = layout, part.source
         n, n_rates, n_voltages = len(part.chain.states), part.n_rates, len(layout.voltages)
         n_starts, n_tables = len(layout.start_voltage), len(layout.table_dt)
         self.create_rates = generated(source.text, "createRates")
@@ -308,7 +325,7 @@ class _Walk:
         Arguments:
             predicted, told: what `kalmanFilter` fills, and as of `NoiseScorer.predicted`.
         """
-        layout, flags = self.part.layout, np.zeros(2, np.int64)
+        layout, flags = self.layout, np.zeros(2, np.int64)
         self.create_rates(layout.voltages, theta, self.rate, self.slope)
         quantityTables(self.quantity_rows, self.rate, self.slope, self.partials, self.quantities)
         n_rates, n_partials = len(self.least), self.n_partials

@@ -192,22 +192,11 @@ def _clamped(
 ) -> list[Experiment]:
     """Return the experiments, those without a clamp of their own with the one of the whole fit.
 
-    Raises InputError: a clamp that cannot be used; a free parameter on which nothing depends, which
-    a model that is read alone would have refused.
+    Raises InputError: a clamp that cannot be used.
     """
     if "clamp" in section:
         common = read_clamp(section.section("clamp"), model)
         experiments = [replace(e, clamp=e.clamp or common) for e in experiments]
-    used = model.used_names()
-    used = used.union(*(e.clamp.used_names() for e in experiments if e.clamp))
-    if (noise := read_channel_noise(section, model)) is not None:
-        used |= noise.used_names()
-    for p in model.parameters:
-        if p.name not in used and not p.fixed:
-            raise section.error(
-                f"the parameter {p.name} changes nothing: no rate, current, clamp or noise uses "
-                "it; remove it or write `fixed: true`"
-            )
     return list(experiments)
 
 
@@ -426,15 +415,25 @@ def _thinned(experiment: Experiment, every: int) -> Experiment:
 def _with_noise(problem: Problem, section: Section) -> Problem:
     """Return the problem with the noise of its channels, where the fit section describes it.
 
-    Raises InputError: experiments whose fluctuations are not those of channels.
+    Raises InputError: experiments whose fluctuations are not those of channels; a free parameter on
+    which nothing depends, which a model that is read alone would have refused.
     """
-    noise = read_channel_noise(section, problem.model)
+    model = problem.model
+    noise = read_channel_noise(section, model)
+    used = model.used_names().union(*(e.clamp.used_names() for e in problem.experiments if e.clamp))
+    used |= noise.used_names() if noise else set()
+    for p in model.parameters:
+        if p.name not in used and not p.fixed:
+            raise section.error(
+                f"the parameter {p.name} changes nothing: no rate, current, clamp or noise uses "
+                "it; remove it or write `fixed: true`"
+            )
     if noise is None:
         return problem
     for e in problem.experiments:
         if fault := fault_of(e):
             raise section.error(f"{e.title}: {fault}", "noise")
-    return replace(problem, model=with_unitary(problem.model, noise), noise=noise)
+    return replace(problem, model=with_unitary(model, noise), noise=noise)
 
 
 def _surrogate(section: Section) -> tuple[float, int]:

@@ -126,11 +126,11 @@ def _verdict(run: ReportedFit) -> list[tuple[str, str]]:
         words = fit_words.quality_texts(summary, short=True)
         if "explained" in words:
             found.append(("Variance explained", words["explained"]))
-        if words := fit_words.channel_words(summary):
+        if said := fit_words.channel_words(summary):
             found.append(
                 (
                     "Single channels",
-                    words.split(";")[0].removeprefix("the current of one open channel is "),
+                    said.split(";")[0].removeprefix("the current of one open channel is "),
                 )
             )
     else:
