@@ -78,8 +78,8 @@ class Limits:
             for begin in protocol.step_times_ms(sweep):
                 yield begin, begin + self.mask
             for s in protocol.sweeps[sweep]:
-                samples = (s.end_ms - s.start_ms) / protocol.sampling_ms
-                if isinstance(s.wave, Ramp) and samples < self.jump + 0.5:
+                longest = (self.jump + 0.5) * self.sampling
+                if self.jump and isinstance(s.wave, Ramp) and s.end_ms - s.start_ms < longest:
                     yield s.start_ms, s.end_ms + self.mask
 
 

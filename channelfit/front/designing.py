@@ -502,5 +502,6 @@ def designed(
     criteria = [float(result["criterion"]) for result in found]
     if criteria[0] >= FAILED:
         raise InputError("no start led to a protocol under which the model's current is finite")
-    screen.begin("judging the best protocol")
+    clamped = any(subject.clamp is not None for subject in plan.subjects)
+    screen.begin(f"{'refining and ' * clamped}judging the best protocol")
     return Design(plan, plan.refined(found[0]["vector"]), criteria, others)

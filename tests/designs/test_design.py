@@ -94,7 +94,7 @@ def test_information_is_that_of_exponentials():
     assert np.abs(matrix / exact - 1).max() < 5e-5
 
 
-@pytest.mark.parametrize("name", ["herg_beattie", "herg_markov", "na_hh", "model_b"])
+@pytest.mark.parametrize("name", ["herg_markov", "na_hh", "model_b"])
 def test_information_is_that_of_the_derivatives_of_fits(name):
     """Of gates with powers and of schemes: integrals against sums over fine samples."""
     limits = {"sweeps": 2, "holding": "-100 mV .. -60 mV", "slew": "90 V/s", "mask": 1}

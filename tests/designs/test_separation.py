@@ -93,7 +93,7 @@ def test_the_distance_is_that_of_simulated_currents():
 
 def test_gradients_are_those_of_differences():
     """Of the distance that is left by fits which follow, of two fits of each scheme."""
-    plan = plan_of(two_states(), two_states("k*exp(v/20)"), kinds=("step", "ramp", "sines"))
+    plan = plan_of(two_states(), two_states("k*exp(v/20)"), kinds=("step", "ramp"))
     known = plan.first
     known += [replace(rival, known=rival.known * 1.2) for rival in known]
     x = plan.waveform.random(np.random.default_rng(1))
