@@ -7,12 +7,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from channelfit.results.report.observed_curves import observed_figure
 from channelfit.results.report.plots import traces_figure, write
 from channelfit.results.report.traces import TracePicture
 
 
 def traces_picture(page: TracePicture) -> Figure:
     """Return command voltage, current, data and residuals of the panels of a page."""
+    if not page.panels:
+        return shown_in_notebooks(observed_figure(page.curves, page.title, page.subtitle))
     return shown_in_notebooks(traces_figure(page.panels, page.title, page.subtitle))
 
 

@@ -42,6 +42,7 @@ def save_report(
     file that is no report.
     """
     # Bokeh and Matplotlib load slowly
+    from channelfit.results.report.observed_curves import save_curves
     from channelfit.results.report.page import report_page
     from channelfit.results.report.print_figures import save_figures
     from channelfit.results.report.traces import save_tables
@@ -56,7 +57,10 @@ def save_report(
     labels = distinct_labels(file_names(names))
     reported = [_run(fit, label) for fit, label in zip(fits, labels, strict=True)]
     try:
-        tables = save_tables(reported[0].panels, file.parent) if len(fits) == 1 else []
+        tables = []
+        if len(fits) == 1:
+            tables = save_tables(reported[0].panels, file.parent)
+            tables += save_curves(reported[0].curves, file.parent)
         names_of_tables = [[table.name for table in tables]] if tables else ()
         write_text(file, report_page(reported, names_of_tables))
         files = [file, *tables]

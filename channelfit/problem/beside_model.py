@@ -60,7 +60,8 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
     found = list[Caution]()
     models = [(k, group.own_model(problem)) for group in problem.groups for k in group.places]
     n = n_scored(problem)
-    if n < 10 * n_free:
+    observed = any(e.observations for e in problem.experiments)
+    if n < (1 if observed else 10) * n_free:  # a number may stand for a hundred samples
         found.append(
             Caution(
                 places[0].split(": ")[0],
@@ -71,7 +72,7 @@ def fit_cautions(problem: Problem, places: Sequence[str], n_free: int) -> tuple[
     for k, model in sorted(models, key=itemgetter(0)):
         experiment, place = problem.experiments[k], places[k]
         recording = experiment.recording
-        if recording is None or not experiment.weight > 0:
+        if recording is None or experiment.observations or not experiment.weight > 0:
             continue
         seen = CheckedRecording(place, experiment.protocol, recording.current_pA, recording.weight)
         found += _too_sharp(seen, model, experiment.clamp)

@@ -12,6 +12,7 @@ import numpy as np
 from channelfit.model.channel import CELSIUS, ChannelModel, Parameter, Tie, values_of
 from channelfit.problem.channel_noise import ChannelNoise
 from channelfit.problem.clamp import Clamp
+from channelfit.problem.observation import Observation, window_weights
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import RunTree, run_tree
@@ -37,6 +38,8 @@ class Experiment:
         cell: the name of the cell that was recorded from; empty where nothing says.
         temperature_C: degC; None for the model's own.
         clamp: the circuit of the amplifier; None for an ideal clamp.
+        observations: what was observed in the currents, in place of these. The recording then has
+            a row for each of them and a column for each sweep; see `observation.as_recording`.
     """
 
     protocol: Protocol
@@ -45,6 +48,7 @@ class Experiment:
     cell: str = ""
     temperature_C: float | None = None
     clamp: Clamp | None = None
+    observations: tuple[Observation, ...] = ()
 
     @property
     def title(self) -> str:
@@ -127,16 +131,16 @@ class Problem:
     def groups(self) -> tuple[Group, ...]:
         """The experiments, those together that one model serves with the same parameters."""
         has_cells = any(p.per_cell for p in self.model.parameters)
-        settings: dict[tuple[str, float | None, Clamp | None], list[int]] = {}
+        settings: dict[tuple[str, float | None, Clamp | None, bool], list[int]] = {}
         for k, e in enumerate(self.experiments):
-            setting = e.cell if has_cells else "", self._celsius(k), e.clamp
+            setting = e.cell if has_cells else "", self._celsius(k), e.clamp, bool(e.observations)
             settings.setdefault(setting, []).append(k)
         if len(settings) <= 1 and not has_cells and not self.has_temperatures:
             everything = tuple(range(len(self.experiments)))
             return (Group(self, everything, tuple(range(len(self.parameters)))),)
         row_of = {p.name: row for row, p in enumerate(self.parameters)}
         groups = []
-        for (cell, celsius, _), places in settings.items():
+        for (cell, celsius, _, _), places in settings.items():
             rows: list[int | None] = []
             for p in self.model.parameters:
                 by_cell = self._by_cell.get(p.name, {})
@@ -179,9 +183,10 @@ class Problem:
         """Return `ChannelModel.linear_parameters` of the parameters that are free for any cell.
 
         With a clamp there are none: the current changes the potential at which it flows. With
-        `noise` there are none either: the cost is no parabola in the current.
+        `noise` there are none either: the cost is no parabola in the current; nor with
+        observations, many of which are ratios.
         """
-        if self.noise is not None or any(e.clamp for e in self.experiments):
+        if self.noise is not None or any(e.clamp or e.observations for e in self.experiments):
             return {}
         return self._shared_model.linear_parameters()
 
@@ -242,6 +247,11 @@ class Problem:
         return ", ".join(filter(None, parts))
 
     @property
+    def has_recordings(self) -> bool:
+        """True unless all that a score looks at are observations."""
+        return not self.fitted or any(not e.observations for e in self.fitted)
+
+    @property
     def fitted(self) -> list[Experiment]:
         """The experiments that a score looks at: those with data and a weight above 0."""
         return [e for e in self.experiments if e.recording is not None and e.weight > 0]
@@ -273,6 +283,40 @@ class Problem:
         return run_tree([e.protocol for e in self.experiments], none, none)
 
 
+@dataclass(frozen=True)
+class WindowProblem(Problem):
+    """The problem of the currents from which observations are taken, in their windows alone.
+
+    The data are zeros, and what lies between windows is not sampled.
+    """
+
+    @classmethod
+    def of(cls, problem: Problem) -> WindowProblem:
+        """Return that of the observations of a problem of one group."""
+        experiments = []
+        for e in problem.experiments:
+            weight = window_weights(e.observations, e.protocol)
+            recording = Recording(e.protocol.times_ms, np.zeros(weight.shape), weight)
+            experiments.append(Experiment(e.protocol, recording))
+        return cls(problem.model, tuple(experiments))
+
+    @cached_property
+    def scored(self) -> RunTree:
+        """The samples in windows."""
+        recordings = [e.recording for e in self.experiments if e.recording]
+        return run_tree(
+            [e.protocol for e in self.experiments],
+            [r.current_pA for r in recordings],
+            [r.weight for r in recordings],
+            windows=True,
+        )
+
+    @property
+    def simulated(self) -> RunTree:  # type: ignore[override]
+        """The same."""
+        return self.scored
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """Experiments of a problem that one model serves with the same parameters.
@@ -300,6 +344,11 @@ class Group:
     def clamp(self) -> Clamp | None:
         """The clamp of all of its experiments; None for an ideal one."""
         return next((e.clamp for e in self.problem.experiments), None)
+
+    @property
+    def is_observed(self) -> bool:
+        """True if its data are observations; see `observation`."""
+        return any(e.observations for e in self.problem.experiments)
 
     @property
     def sets_temperature(self) -> bool:

@@ -113,6 +113,7 @@ def run_tree(
     protocols: Sequence[Protocol],
     currents: Sequence[np.ndarray | None],
     weights: Sequence[np.ndarray | None],
+    windows: bool = False,
 ) -> RunTree:
     """Return the tree of runs of some experiments.
 
@@ -123,12 +124,13 @@ def run_tree(
         protocols: one an experiment.
         currents: (n_sweeps, n_times_max) pA each, or None to simulate only.
         weights: (n_sweeps, n_times_max) each, or None for 1 everywhere (0 when simulating only).
+        windows: whether samples of weight 0 are left out: one step leads over all of them.
     """
     roots: dict[float, list[RunNode]] = {}
     outputs = []
     for k, (protocol, weight) in enumerate(zip(protocols, weights, strict=True)):
         outputs.append(np.full((protocol.n_sweeps, protocol.n_times_max), -1, dtype=np.int64))
-        for course in courses(protocol, weight):
+        for course in courses(protocol, weight, windows):
             level = roots.setdefault(protocol.holding_mV, [])
             for sweep, run in course:
                 level = _insert(level, run, _Member(k, sweep, run.samples, run.weight))
@@ -137,12 +139,14 @@ def run_tree(
     return _Flattener(currents, outputs).flatten({v: level for v, level in grown.items() if level})
 
 
-def courses(protocol: Protocol, weight: np.ndarray | None) -> list[list[tuple[int, RunNode]]]:
+def courses(
+    protocol: Protocol, weight: np.ndarray | None, windows: bool = False
+) -> list[list[tuple[int, RunNode]]]:
     """Return the runs that follow each start from the steady state, each with its sweep."""
     found: list[list[tuple[int, RunNode]]] = []
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]
-        runs = [(k, run) for run in _sweep_runs(protocol, k, row)]
+        runs = [(k, run) for run in _sweep_runs(protocol, k, row, windows)]
         if not protocol.carry_over or not found:
             found.append(runs)
             continue
@@ -182,11 +186,13 @@ def _pruned(roots: list[RunNode], traced: set[int]) -> list[RunNode]:
     return [run for run in roots if id(run) in kept]
 
 
-def _sweep_runs(protocol: Protocol, k: int, weight: np.ndarray | None) -> list[RunNode]:
+def _sweep_runs(
+    protocol: Protocol, k: int, weight: np.ndarray | None, windows: bool
+) -> list[RunNode]:
     runs: list[RunNode] = []
     for segment, (first, last) in zip(protocol.sweeps[k], protocol.sample_ranges(k), strict=True):
         for piece, a, b in _pieces(segment, first, last, protocol.sampling_ms):
-            runs.extend(_piece_runs(piece, a, b, protocol.sampling_ms, weight))
+            runs.extend(_piece_runs(piece, a, b, protocol.sampling_ms, weight, windows))
     return runs
 
 
@@ -217,7 +223,7 @@ def _pieces(
 
 
 def _piece_runs(
-    segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None
+    segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None, windows: bool
 ) -> Iterator[RunNode]:
     """Yield the runs up to the first sample, over the samples, and on to the boundary."""
     tiny = TIME_TOLERANCE * h
@@ -228,6 +234,9 @@ def _piece_runs(
         yield from _unsampled(segment, segment.start_ms, first * h)
     for a, b, w in _stretches(first, last, weight):
         end = b * h
+        if windows and w == 0:
+            yield from _unsampled(segment, a * h, segment.end_ms if b == last else end)
+            continue
         short = b == last and abs(segment.end_ms - end) > tiny
         n_full = b - a - 1 if short else b - a
         if n_full:

@@ -315,6 +315,8 @@ def comparison_figure(compared: Sequence[ComparedFit], title: str) -> Figure:
 
     panels = []
     for k, experiment in enumerate(compared[0].fit.problem.experiments):
+        if experiment.observations:
+            continue
         recording, first = experiment.recording, compared[0].winner.traces[k]
         panels.append(
             Traces(

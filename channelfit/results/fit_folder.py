@@ -6,6 +6,7 @@
 ``report.html``   all that follows in one page, with figures to zoom: the file to send to others
 ``traces.png``    data, fit, residual and command voltage
 ``traces.csv``    the same as a table, with a number in its name where there are several experiments
+``curves.png``    what was observed in place of traces, with the fit; ``curves.csv`` as a table
 ``summary.json``  numbers, seed, versions, machine, stop reason
 ``source.py``     the generated code that scored the candidates (``source.cu`` of a GPU)
 
@@ -29,6 +30,7 @@ from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text, writing
 from channelfit.results.files import FIT, HISTORY, SUMMARY, fault_of
+from channelfit.results.report.observed_curves import curves_of
 from channelfit.results.report.page_facts import facts_of, scheme_of
 from channelfit.results.report.report_writer import ReportWriter
 from channelfit.results.report.traces import TracePicture, fitted
@@ -229,7 +231,7 @@ def _described(fit: FitPlan) -> dict[str, Any]:
         "optimizer": fit.optimizer,
         "seed": fit.seed,
         "stop": {k: v for k, v in asdict(fit.stop_rules).items() if v is not None},
-        "cost_unit": "pA^2" if fit.has_currents else "",
+        "cost_unit": "pA^2" if fit.has_currents and fit.problem.has_recordings else "",
         "logarithmic": [p.name for p in fit.problem.parameters if p.scale == "log"],
         "warnings": [str(caution) for caution in fit.cautions],
     }
@@ -262,9 +264,11 @@ def picture_of(fit: FitPlan, winner: Winner, evaluations: int) -> TracePicture:
 
         membranes = membrane_potentials(fit.problem, winner.values)
     spreads = winner.spreads or [None] * len(experiments)
-    rows = zip(experiments, winner.traces, membranes, spreads, strict=True)
+    rows = list(zip(experiments, winner.traces, membranes, spreads, strict=True))
+    unit = "pA" if fit.problem.has_recordings else "standard errors"
     return TracePicture(
-        tuple(fitted(*row) for row in rows),
+        tuple(fitted(*row) for row in rows if not row[0].observations),
         fit.name,
-        f"RMS {winner.rms_pA:.3g} pA after {evaluations:,} candidates",
+        f"RMS {winner.rms_pA:.3g} {unit} after {evaluations:,} candidates",
+        tuple(curve for e, trace, *_ in rows for curve in curves_of(e, trace)),
     )

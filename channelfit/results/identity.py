@@ -120,6 +120,15 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, Any]]:
                 f"recording of experiment {number}",
                 hash_of(recording.current_pA, recording.weight, recording.time_ms),
             )
+        if experiment.observations:
+            yield f"observations of experiment {number}", _hash_of_observations(experiment)
+
+
+def _hash_of_observations(experiment: Experiment) -> str:
+    """Return a hash of what was observed, and how."""
+    arrays = [a for o in experiment.observations for a in (o.x, o.value, o.error)]
+    how = [(o.measures, o.reversal_mV, o.normalize, o.noise_pA) for o in experiment.observations]
+    return hash_of(*arrays, repr(how))
 
 
 def _hash_of_command(protocol: Protocol) -> str:
@@ -186,6 +195,8 @@ def _named(plan: FitPlan) -> Iterator[tuple[str, Path]]:
         if isinstance(row, dict):
             for name in files_in(row.get("recording")):
                 yield "recording", _resolved(name, plan.file)
+            for name in files_in(row.get("observe")):
+                yield "observations", _resolved(name, plan.file)
     for name in files_in(section.get("data")):  # of a function
         yield "data", _resolved(name, plan.file)
 

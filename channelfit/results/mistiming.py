@@ -110,7 +110,7 @@ def _samples(experiments: Sequence[Experiment]) -> list[_TrialSamples]:
     """Return the samples of each experiment that has a recording, a weight and a jump."""
     found = []
     for place, e in enumerate(experiments):
-        if e.recording is None or e.weight == 0:
+        if e.recording is None or e.weight == 0 or e.observations:
             continue
         h = e.protocol.sampling_ms
         use = (e.recording.weight > 0) & np.isfinite(e.recording.current_pA)

@@ -16,6 +16,7 @@ from channelfit.results.files import SUMMARY, file_beside
 from channelfit.results.identity import file_hashes
 from channelfit.results.mistiming import mistimed
 from channelfit.results.quality import FIGURES, Quality, pooled, quality
+from channelfit.results.report.observed_curves import curves_of
 from channelfit.results.run_state import moment, parameter_row
 from channelfit.results.uncertainty import assessment
 from channelfit.scoring.machine import gpu
@@ -112,18 +113,20 @@ def summarize(
         "model": fit.problem.model.name,
         "file": str(fit.file),
         "cost": winner.cost,
-        **winner.quality.as_plain(),
+        **(winner.quality.as_plain() if fit.problem.has_recordings else {}),
         "parameters": {name: row | errors.get(name, {}) for name, row in rows.items()},
         "uncertainty": uncertainty,
         **noise,
         "experiments": [
             {
                 "protocol": e.protocol.name,
-                **(part or Quality()).as_plain(),
+                **(_observed(e, trace) or (part or Quality()).as_plain()),
                 "weight": e.weight,
                 **_sources(e),
             }
-            for e, part in zip(fit.problem.experiments, winner.parts, strict=True)
+            for e, trace, part in zip(
+                fit.problem.experiments, winner.traces, winner.parts, strict=True
+            )
         ],
         "membrane": _membrane(fit.document),
         "surrogate": {"noise_pA": fit.noise_pA} if fit.surrogate else None,
@@ -205,6 +208,13 @@ def _sources(experiment: Experiment) -> dict[str, Any]:
     return {key: text for key, text in texts.items() if text}
 
 
+def _observed(experiment: Experiment, trace: np.ndarray) -> dict[str, Any]:
+    """Return what was observed in an experiment, with the fit; empty for a recording."""
+    if not experiment.observations:
+        return {}
+    return {"observations": [one.as_plain() for one in curves_of(experiment, trace)]}
+
+
 def _uncertainty(
     fit: FitPlan, scorer: ChannelScorer, winner: Winner
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[str, Any]]:
@@ -274,10 +284,16 @@ _AGREEMENT = {
     **dict.fromkeys(("agree!", "perfect"), FLAG),
     "lowest_costs!": Listed(NUMBER),
 }
+_OBSERVATION = {
+    **dict.fromkeys(("name!", "x_label!", "y_label!"), TEXT),
+    **dict.fromkeys(("x!", "value!", "error!", "n!", "result!"), Listed(NUMBER)),
+    "rms_in_errors!": NUMBER,
+}
 _EXPERIMENT = {
     **_QUALITY,
     "weight": NUMBER,
     "conditioning": Listed(TEXT),
+    "observations": Listed(_OBSERVATION),
     **dict.fromkeys(("protocol", "protocol_description", "protocol_source", "recording"), TEXT),
     **dict.fromkeys(("cell", "temperature"), PLAIN),
 }

@@ -23,7 +23,7 @@ from channelfit.scoring.kernels.spectral import LEAST_COST
 from channelfit.scoring.layout.exponential_tables import spectral_walk
 from channelfit.scoring.machine.machine_code import Kernel, generated
 from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
-from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, UseOfRows
 from channelfit.scoring.tangent_plan import Plan
 
 _FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
@@ -100,6 +100,12 @@ class CpuScorer(ChannelScorer):
         self.problem.check_memory(parameters.shape[1])
         out = self.stepping.simulate(parameters, self.n_threads)
         return [by_sweep(out, places) for places in self.problem.simulated.outputs]
+
+    def window_currents(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self.stepping.traced(self._checked(parameters), 1)
+
+    def window_slopes(self, parameters: np.ndarray, use: UseOfRows) -> tuple[Any, Any, Any]:
+        return self._tangents.used(self._checked(parameters), use)
 
     def linearize(self, parameters: np.ndarray) -> Linearization:
         """Return cost, gradient and Hessian in float64, whatever this scorer's precision."""
@@ -186,12 +192,16 @@ class CpuStepping:
 
     def simulate(self, parameters: np.ndarray, n_threads: int) -> np.ndarray:
         """Return currents (n_data, n_candidates), NaN where a candidate failed."""
+        return self.traced(parameters, n_threads)[0]
+
+    def traced(self, parameters: np.ndarray, n_threads: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same, and statuses (n_candidates,)."""
         tree = self.problem.simulated
         out = np.empty((len(tree.sample_mV), parameters.shape[1]))
         source, data = self._tracing, np.empty(0, self.dtype)
         _, status = self._run(source, parameters, tree, data, out, n_threads)
         out[:, status != OK] = np.nan
-        return out
+        return out, status
 
     @cached_property
     def _tracing(self) -> CpuSource:

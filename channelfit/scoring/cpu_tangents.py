@@ -23,6 +23,7 @@ from channelfit.scoring.cpu_moment_tangents import MomentTangents, serves
 from channelfit.scoring.kernels.tangent_source import TangentSource
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.threads import single_threaded_blas
+from channelfit.scoring.scorer import UseOfRows
 from channelfit.scoring.tangent_plan import Plan, may_oscillate
 from channelfit.scoring.tangent_terms import TermPlans, TermsWalk
 from channelfit.scoring.tangent_walks import UNRESOLVED, Walk, walk_of
@@ -188,6 +189,29 @@ class Linearizer:
                     break
             if status != OK:
                 yield -max(status, NOT_FINITE), np.empty((0, 0))
+
+    def used(
+        self, parameters: np.ndarray, use: UseOfRows
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what a function makes of currents; see `ChannelScorer.window_slopes`."""
+        status, rows = np.zeros(parameters.shape[1], np.int8), list[np.ndarray]()
+        by_plan: dict[int, list[int]] = {}
+        for c, (k, own) in enumerate(self.predicted(parameters)):
+            status[c] = max(0, -k)
+            rows.append(own.copy())
+            if status[c] == OK:
+                by_plan.setdefault(k, []).append(c)
+        *_, last = range(len(list(self.plans())))
+        values = slopes = None
+        for k, some in (by_plan or {last: []}).items():
+            plan = self._made[k]
+            own = np.array([rows[c] for c in some]).reshape(-1, plan.n_residuals, plan.width)
+            found = use(plan.blocks, own)
+            if values is None or slopes is None:
+                values, slopes = (np.full((len(rows), *x.shape[1:]), np.nan) for x in found)
+            values[some], slopes[some] = found
+        assert values is not None and slopes is not None
+        return values, slopes, status
 
     def residuals(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from channelfit.scoring.machine.threads import single_threaded_blas, usable_core
 from channelfit.scoring.tangent_plan import (
     PiecewiseRamp,
     RampPiece,
+    RowBlock,
     compressible,
     nodes_of,
     sampled_pieces,
@@ -193,6 +195,26 @@ class Rows:
             found.groups.append(replace(group, matrix=None, n_rows=n_rows))
             found.runs["before"][own], found.runs["rows"][own] = found.n_rows, n_rows
             found.n_rows += n_rows
+        return found
+
+    @cached_property
+    def blocks(self) -> list[RowBlock]:
+        """The compressed rows from which the currents in all samples follow."""
+        found, first, tree = list[RowBlock](), 0, self.packed
+        for group in self.groups:
+            if group.pieces:
+                for k, (run, piece) in enumerate(zip(group.runs, group.pieces, strict=True)):
+                    block = RowBlock.of_piece(tree, run, first + k, len(group.runs), piece)
+                    found.append(block)
+            elif group.matrix is not None:
+                basis = self.compression(group.runs[0]).basis
+                found.append(RowBlock.of(tree, group.runs, first, basis))
+            else:
+                for run, n in ((run, len(self.points[run])) for run in group.runs):
+                    found.append(RowBlock.of(tree, [run], first, None))
+                    first += n
+                continue
+            first += group.n_compressed
         return found
 
     def targets(self, recordings: Iterable[tuple[Array, float]]) -> tuple[Array, Array]:

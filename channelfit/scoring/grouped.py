@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.problem.experiment import Group, Problem
+from channelfit.problem.experiment import Group, Problem, total_weight
 from channelfit.problem.statuses import OK
 from channelfit.scoring.alike import Alike, alike
 from channelfit.scoring.machine.arrays import array_module
@@ -60,7 +60,10 @@ class GroupedScorer(ChannelScorer):
         self.source_hash = next(iter(hashes))
         if len(hashes) > 1:
             self.source_hash = hashlib.sha256(joined).hexdigest()[:16]
-        weights = [group.problem.scored.total_weight for group in problem.groups]
+        weights = [
+            total_weight(g.problem) if g.is_observed else g.problem.scored.total_weight
+            for g in problem.groups
+        ]
         self.parts = [
             self._part(group, scorer, weight / sum(weights))
             for group, scorer, weight in zip(problem.groups, scorers, weights, strict=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,10 @@ from channelfit.scoring.machine.threads import single_threaded_blas
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
+    from channelfit.scoring.tangent_plan import RowBlock
+
+#: Makes numbers and their derivatives of rows; see `ChannelScorer.window_slopes`.
+UseOfRows: TypeAlias = "Callable[[list[RowBlock], Any], tuple[Any, Any]]"
 
 #: The module and class of each backend.
 BACKENDS = {
@@ -33,6 +38,8 @@ CLAMPED = {
 _NOISY = ("channelfit.scoring.channel_noise", "NoiseScorer")
 #: The same for experiments that differ in more than the command.
 _GROUPED = ("channelfit.scoring.grouped", "GroupedScorer")
+#: The same for what is observed in currents.
+_OBSERVED = ("channelfit.scoring.observed", "ObservedScorer")
 
 NOTHING_TO_SCORE = "nothing to score: no recording has a sample of weight above 0"
 #: Ways to compute a score: sample by sample; from sums over the recording, without samples; from
@@ -150,6 +157,27 @@ class ChannelScorer(Scorer):
     def linearize(self, parameters: Any) -> Linearization:
         """Return cost, gradient and Gauss-Newton Hessian of every candidate; exact derivatives."""
 
+    def window_currents(self, parameters: Any) -> tuple[Any, Any]:
+        """Return currents (n_data, n_candidates), pA, in the order of `problem.simulated`.
+
+        They are an array of `xp`, beside the statuses (n_candidates,), for what is observed in
+        them (`scoring.observed`). NaN where a candidate fails.
+        """
+        raise InputError(f"backend {self.backend} has no currents to observe of this problem")
+
+    def window_slopes(self, parameters: Any, use: UseOfRows) -> tuple[Any, Any, Any]:
+        """Return what a function makes of currents and their derivatives, and statuses.
+
+        Arguments:
+            use: returns numbers (n, n_numbers) and their derivatives (n, n_numbers, n_free) by free
+                parameters, from the blocks of `problem.scored` (`tangent_plan.RowBlock`) and rows
+                (n, n_rows, 1 + n_free), of as many candidates as there are.
+
+        Returns: the numbers, the derivatives and statuses (n_candidates,), arrays of the module of
+            the parameters; NaN where a candidate fails.
+        """
+        raise InputError(f"backend {self.backend} has no derivatives of what is observed")
+
     @property
     def n_parameters(self) -> int:
         """The number of parameters of a candidate: those of the model."""
@@ -231,7 +259,9 @@ def make_scorer(
             raise InputError(f'backend {backend} has no path "{path}" here, only {offered}')
     with single_threaded_blas():  # sums over samples would depend on the number of its threads
         scorers: list[ChannelScorer] = [
-            kind(group.problem, dtype, path=path)
+            _class(*_OBSERVED)(group.problem, kind)
+            if group.is_observed
+            else kind(group.problem, dtype, path=path)
             for kind, group in zip(kinds, problem.groups, strict=True)
         ]
     if len(scorers) == 1 and not problem.groups[0].sets_temperature:

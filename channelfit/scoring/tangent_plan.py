@@ -6,8 +6,9 @@ varying voltage `ramp_collocation`), and which matrices make residuals of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,40 @@ class Projection:
 
     project: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
     runs: list[tuple[slice, int]]
+
+
+@dataclass(frozen=True, eq=False)
+class RowBlock:
+    """Residuals from which the currents in samples follow: ``basis @ residuals / root``.
+
+    Attributes:
+        rows: (n_runs, rank), which of the residuals are those of each run or piece.
+        samples: (n_runs, n_samples), their samples among all data.
+        root: (n_runs,) of the weight of a sample.
+        basis: (n_samples, rank); None where each sample has a row of its own.
+    """
+
+    rows: np.ndarray
+    samples: np.ndarray
+    root: np.ndarray
+    basis: np.ndarray | None
+
+    @classmethod
+    def of(
+        cls, tree: RunTree, runs: Sequence[int], first: int, basis: np.ndarray | None
+    ) -> RowBlock:
+        """Return that of runs of equally many samples, the first row of each before the second."""
+        samples = np.array([np.arange(s.start, s.stop) for s in (samples_of(tree, r) for r in runs)])
+        rank = samples.shape[1] if basis is None else basis.shape[1]
+        rows = first + np.arange(len(runs))[:, None] + len(runs) * np.arange(rank)
+        return cls(rows, samples, np.sqrt(tree.run_weight[list(runs)]), basis)
+
+    @classmethod
+    def of_piece(cls, tree: RunTree, run: int, first: int, step: int, piece: RampPiece) -> RowBlock:
+        """Return that of a piece of a ramp, whose rows are so many apart."""
+        rows = first + step * np.arange(piece.basis.shape[1])
+        samples = np.arange(piece.samples.start, piece.samples.stop)
+        return cls(rows[None], samples[None], np.sqrt(tree.run_weight[[run]]), piece.basis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,6 +246,7 @@ class Plan:
         which every sample is a residual of its own.
         """
         self.groups: list[PointGroup] = []
+        self._blocks: list[Callable[[], RowBlock]] = []
         self._projections: list[Projection] = []
         filled = _Filled()
         by_length, whole = compressible(tree, oscillating, self.ramps)
@@ -241,6 +277,8 @@ class Plan:
             slice(filled.rows, filled.rows + rank * len(members)),
         )
         self.groups.append(group)
+        block = self.tree, members, filled.rows
+        self._blocks.append(lambda: RowBlock.of(*block, kept.basis))
         self._projections.append(
             Projection(kept.project_all, [(samples_of(self.tree, r), r) for r in members])
         )
@@ -258,6 +296,7 @@ class Plan:
                 PointGroup(piece.matrix, points, slice(filled.rows, filled.rows + rank))
             )
             self._projections.append(Projection(piece.project_all, [(piece.samples, r)]))
+            self._blocks.append(partial(RowBlock.of_piece, self.tree, r, filled.rows, 1, piece))
             filled.scale.append(np.full(rank, np.sqrt(weight)))
             filled.flat, filled.rows = points.stop, filled.rows + rank
 
@@ -273,8 +312,14 @@ class Plan:
                     firsts[length] = filled.add(np.arange(length))
                 self.runs[r, [columns.POINTS, columns.N_POINTS]] = firsts[length], length
             self._projections.append(Projection(_untouched, [(samples_of(self.tree, r), r)]))
+            self._blocks.append(partial(RowBlock.of, self.tree, [r], filled.rows, None))
             filled.scale.append(np.full(length, np.sqrt(self.tree.run_weight[r])))
             filled.rows += length
+
+    @cached_property
+    def blocks(self) -> list[RowBlock]:
+        """The residuals from which the currents in all samples follow."""
+        return [make() for make in self._blocks]
 
     def _group_table(self) -> np.ndarray:
         """Return (n_groups, 6), where matrices, points and residuals of groups begin and end."""

@@ -17,6 +17,7 @@ from channelfit.problem.beside_model import fit_cautions
 from channelfit.problem.channel_noise import fault_of, read_channel_noise, with_unitary
 from channelfit.problem.clamp import Clamp, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.observation import Observation, as_recording, read_observation
 from channelfit.problem.plausibility import CheckedRecording, protocol_cautions, recording_cautions
 from channelfit.problem.protocol import Protocol, load_protocol
 from channelfit.problem.rate_bounds import Bounded, in_fit, read_rate_bounds, tied_bounds
@@ -88,7 +89,7 @@ def read_plan(fit_file: FitFile, read: Callable[..., Columns] = read_columns) ->
         )
     surrogate = "protocols" in section
     experiments = _protocols(section) if surrogate else _experiments(section, model, read)
-    experiments = _clamped(section, model, experiments)
+    experiments = _weighed(section, _clamped(section, model, experiments))
     noise, data_seed = _surrogate(section) if surrogate else (0.0, 0)
     plan = plan_search(
         Problem(model, tuple(experiments)),
@@ -145,7 +146,7 @@ def plan_search(problem: Problem, keys: Section, **known: Any) -> FitPlan:
         seeds=keys.integer("seeds"),
         constraints=constraints,
         solved=_solved(keys, problem, constraints),
-        prior_noise_pA=_prior_noise(keys, model),
+        prior_noise_pA=_prior_noise(keys, model, any(e.observations for e in problem.experiments)),
         start=starts_from_values(keys, known.get("surrogate", False)),
         **read_titles(keys, model.name),
         **known,
@@ -169,7 +170,35 @@ def read_experiments(
     Raises InputError: anything that cannot be used, with file, key and the expected form.
     """
     section.expect(KEYS["fit"])
-    return _clamped(section, model, _experiments(section, model, read, load))
+    return _weighed(section, _clamped(section, model, _experiments(section, model, read, load)))
+
+
+def _weighed(section: Section, experiments: list[Experiment]) -> list[Experiment]:
+    """Return the experiments, observations with the noise of a sample that each error counts as.
+
+    Raises InputError: there are recordings beside observations, and no noise to weigh them by.
+    """
+    if not any(e.observations for e in experiments):
+        return experiments
+    if isinstance(section.take("noise"), Mapping):
+        raise section.error("what is observed says nothing of the noise of channels", "noise")
+    noise = section.quantity("noise")
+    if noise is None and any(e.weight > 0 and not e.observations for e in experiments):
+        raise section.error(
+            "some experiments are recordings and some have observations, and only the noise of a "
+            "sample tells how much both weigh; add for example noise: 5 pA"
+        )
+    if any(e.clamp for e in experiments if e.observations):
+        raise section.error("what is observed is that of an ideal clamp; leave it out", "clamp")
+    found = []
+    for e in experiments:
+        if e.observations:
+            noisy = [replace(o, noise_pA=noise or 1.0) for o in e.observations]
+            seen = as_recording(noisy)
+            cautions = e.recording.cautions if e.recording else ()
+            e = replace(e, observations=tuple(noisy), recording=replace(seen, cautions=cautions))
+        found.append(e)
+    return found
 
 
 def _protocols(section: Section) -> list[Experiment]:
@@ -241,12 +270,14 @@ def _experiment(
         check_cell(row, cell, "cell")
     celsius = row.quantity("temperature")
     protocol = _protocol(row, row.take("protocol"), "protocol", load)
+    if ("recording" in row) == ("observe" in row):
+        raise row.error("either recording or observe was expected: what was recorded, or observed")
+    if "observe" in row:
+        return _observed(row, Experiment(protocol, None, _weight(row), cell, celsius), read)
     clamp = read_clamp(row.section("clamp"), model) if "clamp" in row else None
     protocol, clamp = _late(row, model, protocol, clamp)
     recording = load_recording(row.section("recording"), protocol, read)
-    weight = row.number("weight")
-    if weight < 0:
-        raise row.error(f"a weight of 0 or more was expected, not {weight:g}", "weight")
+    weight = _weight(row)
     windows = _mask_sections(row)
     left = recording.weight * masks(windows, protocol)
     clamp = _filtering(row, clamp, recording)
@@ -263,6 +294,29 @@ def _experiment(
     if not experiment.recording.weight.any():
         raise row.error("no sample is left to fit to", "mask" if row.take("mask") else "recording")
     return experiment
+
+
+def _weight(row: Section) -> float:
+    weight: float = row.number("weight")
+    if weight < 0:
+        raise row.error(f"a weight of 0 or more was expected, not {weight:g}", "weight")
+    return weight
+
+
+def _observed(row: Section, experiment: Experiment, read: Callable[..., Columns]) -> Experiment:
+    """Return an experiment with what was observed in it."""
+    observations, cautions = list[Observation](), list[Caution]()
+    entries = row.items("observe") if isinstance(row.take("observe"), list) else [row.take("observe")]
+    for i, entry in enumerate(entries, 1):
+        key = row.path(f"observe[{i}]" if isinstance(row.take("observe"), list) else "observe")
+        found, doubts = read_observation(Section(entry, row.file, key), experiment.protocol, read)
+        observations.append(found)
+        cautions += doubts
+    row.finish()
+    if not any(o.counts.any() for o in observations):
+        raise row.error("no number with a standard error above 0 is left to fit to", "observe")
+    recording = replace(as_recording(observations), cautions=tuple(cautions))
+    return replace(experiment, recording=recording, observations=tuple(observations))
 
 
 def _late(
@@ -330,7 +384,7 @@ def cautions_of(plan: FitPlan, places: Sequence[str]) -> tuple[Caution, ...]:
     for place, experiment in zip(places, plan.problem.experiments, strict=True):
         found += protocol_cautions(experiment.protocol, place)
         recording = experiment.recording
-        if recording is not None and plan.in_memory:
+        if recording is not None and plan.in_memory and not experiment.observations:
             seen = CheckedRecording(
                 place, experiment.protocol, recording.current_pA, recording.weight
             )
@@ -510,12 +564,18 @@ def starts_from_values(section: Section, surrogate: bool = False) -> bool:
     return bool(word == "values")
 
 
-def _prior_noise(section: Section, model: ChannelModel) -> float:
-    """Read the standard deviation of a sample, pA; it is needed where a parameter has a prior."""
+def _prior_noise(section: Section, model: ChannelModel, observed: bool) -> float:
+    """Read the standard deviation of a sample, pA; it is needed where a parameter has a prior.
+
+    Arguments:
+        observed: whether there are observations, in units of their standard errors.
+    """
     if isinstance(section.take("noise"), Mapping):
         return 0.0  # `_with_noise` reads it
     noise: float | None = section.quantity("noise")
     named = [p.name for p in model.parameters if p.prior]
+    if observed:
+        noise = 1.0 if noise is None else noise
     if noise is None:
         if named:
             raise section.error(
@@ -525,9 +585,10 @@ def _prior_noise(section: Section, model: ChannelModel) -> float:
         return 0.0
     if noise <= 0:
         raise section.error(f"a standard deviation above 0 was expected, not {noise:g}", "noise")
-    if not named:
+    if not named and not observed:
         raise section.error(
-            "weighs priors against the data, and no parameter has a prior; leave it out", "noise"
+            "weighs recordings against priors and observations, and there are none; leave it out",
+            "noise",
         )
     return noise
 

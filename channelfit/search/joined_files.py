@@ -195,7 +195,10 @@ def _with_rebased_paths(section: dict[str, Any], file: Path, folder: Path) -> di
     rows = section.get("experiments")
     for row in rows if isinstance(rows, list) else [rows]:
         rebase(row, "protocol")
-        rebase(row.get("recording") if isinstance(row, dict) else None, "file")
+        if isinstance(row, dict):
+            observed = row.get("observe")
+            for data in (row.get("recording"), *(observed if isinstance(observed, list) else [observed])):
+                rebase(data, "file")
     return section
 
 

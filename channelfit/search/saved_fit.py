@@ -77,7 +77,8 @@ def fit_document(
     for row in rows if not plan.in_memory else ():
         row["protocol"] = rebased_path(row["protocol"], plan.file, folder)
         if not plan.surrogate:
-            _move_files(row["recording"], plan, folder)
+            _move_files(row.get("recording"), plan, folder)
+            _move_files(row.get("observe"), plan, folder)
         if plan.temperature_stated and not plan.problem.model.follows_temperature:
             row.setdefault("temperature", document.get("temperature"))
     document["fit"] = section | {"start": "values"}

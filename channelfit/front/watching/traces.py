@@ -68,8 +68,9 @@ def compute(file: Path) -> dict[str, np.ndarray | str]:
     except InputError as error:
         raise error.at(file) from None
     scorer = make_scorer(plan.problem, "cpu")  # a GPU belongs to the search
-    currents = [trace[:, :, 0] for trace in scorer.simulate(values[:, None])]
-    experiments = plan.problem.experiments
+    pairs = zip(plan.problem.experiments, scorer.simulate(values[:, None]), strict=True)
+    recorded = [(e, trace[:, :, 0]) for e, trace in pairs if not e.observations]
+    experiments, currents = [e for e, _ in recorded], [trace for _, trace in recorded]
     n_sweeps = sum(len(current) for current in currents)
     room = max(_LEAST, _MOST // (3 * max(1, n_sweeps)))
     found: dict[str, np.ndarray | str] = {}

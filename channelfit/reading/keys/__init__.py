@@ -18,6 +18,7 @@ from channelfit.reading.keys import (
     functions,
     models,
     nights,
+    observations,
     protocols,
     recordings,
 )
@@ -28,7 +29,7 @@ from channelfit.reading.keys.shapes import Keys
 KEYS: dict[str, Keys] = {
     keys.name: keys
     for sections in (
-        *(models, fits, discover, recordings, protocols, functions),
+        *(models, fits, discover, recordings, observations, protocols, functions),
         *(curves, clusters, nights),
     )
     for keys in sections.SECTIONS

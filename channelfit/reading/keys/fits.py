@@ -153,9 +153,9 @@ FIT = Keys(
     ),
     noise=Key(
         either(Quantity("current"), Within("channel noise")),
-        "The standard deviation of a sample, above 0, by which priors are weighed against the "
-        "data; it is needed where a parameter has a prior. Or a mapping that makes the cost the "
-        "likelihood of the current of single channels.",
+        "The standard deviation of a sample, above 0, by which recordings are weighed against "
+        "priors and observations; it is needed where there are recordings beside one of these. Or "
+        "a mapping that makes the cost the likelihood of the current of single channels.",
         "5 pA",
         null=True,
     ),
@@ -186,7 +186,11 @@ SURROGATE = Keys(
 )
 EXPERIMENT = Keys(
     "experiment",
-    "A recording and the protocol under which it was made.",
+    "A recording, or what was observed in one, and the protocol under which it was made.",
+    Rules(
+        one=(("recording", "observe"),),
+        apart=tuple(("observe", key) for key in ("mask", "every", "delay", "clamp")),
+    ),
     protocol=Key(
         Text("the path of a protocol file", strict=True),
         "The protocol: a YAML file, or an `.eph` file.",
@@ -197,7 +201,13 @@ EXPERIMENT = Keys(
         Within("recording"),
         "What was recorded.",
         _RECORDING,
-        required=True,
+        otherwise="needed, unless observe is",
+    ),
+    observe=Key(
+        either(Within("observation"), List(Within("observation"), 1)),
+        "Numbers that were taken from the currents and published in place of them, such as peaks "
+        "against the voltage.",
+        {"file": "activation.csv", "x": "V", "value": "g", "error": "sem"},
     ),
     weight=Key(
         Quantity("none"),

@@ -28,6 +28,7 @@ class Series:
         role: "data", "run0", "run1", .. or "muted", from which its color follows.
         points: "circle" or "square", the marker of its points; empty for none.
         line: "solid" or "dashed"; empty for none.
+        error: (n,) the standard errors of y, drawn as bars; None for none.
     """
 
     x: np.ndarray
@@ -35,6 +36,7 @@ class Series:
     role: str
     points: str = ""
     line: str = "solid"
+    error: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)

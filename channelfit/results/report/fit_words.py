@@ -137,7 +137,10 @@ _NOT_FREE = ("fixed", "tied")
 
 def _data(run: ReportedFit) -> list[str]:
     parts = []
-    for row, panel in zip(run.summary.get("experiments", ()), run.panels, strict=True):
+    for curve in run.curves:
+        text = f"{curve.title}: {np.count_nonzero(np.isfinite(curve.apart))} observed numbers"
+        parts.append(text + ", held out of the fit" * curve.held_out)
+    for row, panel in zip(run.recorded, run.panels, strict=True):
         n, h = panel.protocol.n_sweeps, panel.protocol.sampling_ms
         text = f"{panel.title}: {n} sweep{'s' * (n != 1)} sampled every {h:g} ms"
         if row.get("recording"):
@@ -165,12 +168,15 @@ def _cost(run: ReportedFit) -> str:
     if "experiments" not in summary:
         return ""
     version = summary["versions"]["channelfit"]
+    subject = "the simulated and the recorded current"
+    if run.curves:
+        both = " and of " + subject if run.panels else ""
+        subject = "predicted and observed numbers, in standard errors," + both
     what = (
         "The likelihood of a current that single channels carry (a Kalman filter over the states "
         "of the scheme, after Münch et al. 2022, eLife 11:e62714) was maximized"
         if summary.get("channel_noise")
-        else "The weighted mean square of the difference between the simulated and the recorded "
-        "current was minimized"
+        else f"The weighted mean square of the difference between {subject} was minimized"
     )
     return (
         f"{what} with channelfit {version}, each parameter within the range given in the "

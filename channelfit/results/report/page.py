@@ -25,6 +25,7 @@ from channelfit.results.report.curve_figures import (
     costs_of,
     family_figures,
 )
+from channelfit.results.report.observed_curves import curve_table, side_by_side_curves
 from channelfit.results.report.page_content import (
     ModelScheme,
     ReportedFit,
@@ -62,6 +63,8 @@ def report_page(runs: Sequence[ReportedFit], files: Sequence[Sequence[str]] = ()
         "experiments": [
             _experiment(figures, runs, k, one, budget) for k, one in enumerate(recordings)
         ],
+        "curves": _curves(figures, runs),
+        "of_currents": any(run.panels or run.curves for run in runs),
         "together": _together(runs),
         "convergence": _convergence(figures, runs),
         "citation": list(dict.fromkeys(row for run in runs for row in fit_words.citation(run))),
@@ -222,7 +225,7 @@ def _experiment(
     family = measured(traces, shared.reversal_mV)
     first = runs[shared.runs[0]]
     owner = "" if len(shared.runs) == len(runs) else f" ({first.label})"
-    row = first.summary["experiments"][shared.places[0]]
+    row = first.recorded[shared.places[0]]
     labels = [runs[k].label for k in shared.runs]
     values = [f"{value:g}".replace("-", "−") for value in key.values]
     return {
@@ -334,6 +337,25 @@ def _family(
         [short(float(x[k]), 5), *(short(float(c[k]), 4) for c in columns)] for k in range(len(x))
     ]
     return {"left_out": list(family.left_out), "figures": drawn, "head": head, "table": table}
+
+
+def _curves(figures: Figures, runs: Sequence[ReportedFit]) -> list[dict[str, Any]]:
+    """Return the figures and tables of what was observed."""
+    found = []
+    for k, (curve, numbers) in enumerate(side_by_side_curves(runs)):
+        head, rows = curve_table(curve)
+        rms = f"{curve.rms:.3g} standard errors" if math.isfinite(curve.rms) else ""
+        found.append(
+            {
+                "place": draw_curves(figures, f"curve{k}", curve.figure(numbers)),
+                "title": one_line(curve.title),
+                "rms": rms,
+                "held_out": curve.held_out,
+                "head": head,
+                "table": [[short(number, 5) for number in row] for row in rows],
+            }
+        )
+    return found
 
 
 def _parameters(summary: Mapping[str, Any]) -> list[dict[str, Any]]:

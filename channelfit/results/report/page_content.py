@@ -6,11 +6,14 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from channelfit.results.report.traces import TracePicture, Traces
+
+if TYPE_CHECKING:
+    from channelfit.results.report.observed_curves import ObservedCurve
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,7 @@ class ReportedFit:
         summary: as in ``summary.json``.
         panels: recording and fit of each experiment.
         scheme: of the model that was fitted; None for a function.
+        curves: what was observed, with the fit.
     """
 
     label: str
@@ -98,6 +102,12 @@ class ReportedFit:
     scheme: ModelScheme | None
     reversals_mV: tuple[float | str, ...]
     history: np.ndarray
+    curves: tuple[ObservedCurve, ...] = ()
+
+    @property
+    def recorded(self) -> list[Mapping[str, Any]]:
+        """The experiments of the summary that are recordings, one for each panel."""
+        return [row for row in self.summary.get("experiments", ()) if "observations" not in row]
 
     @property
     def title(self) -> str:
@@ -114,7 +124,9 @@ def reported_fit(label: str, picture: TracePicture | None, facts: Facts) -> Repo
     """
     summary = json.loads(facts.summary_json)
     panels = () if picture is None else picture.panels
-    return ReportedFit(label, summary, panels, facts.scheme, facts.reversals_mV, facts.history)
+    curves = () if picture is None else picture.curves
+    known = facts.scheme, facts.reversals_mV, facts.history, curves
+    return ReportedFit(label, summary, panels, *known)
 
 
 # --- several fits beside each other --------------------------------------------------------------

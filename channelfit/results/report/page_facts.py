@@ -51,7 +51,7 @@ def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | str, ...]:
     ] * len(problem.experiments)
     ohmic = problem.model.ohmic
     if ohmic is None or ohmic.reversal is None:
-        return tuple(found)
+        return tuple(found)  # as many as there are, at least
     for group in problem.groups:
         own = group.parameters(np.asarray(values, dtype=float)[:, None])[:, 0]
         names = dict(zip(group.problem.model.parameter_names, own.tolist(), strict=True))
@@ -63,7 +63,8 @@ def _reversals(plan: FitPlan, values: np.ndarray) -> tuple[float | str, ...]:
             )
         for place in group.places:
             found[place] = reversal
-    return tuple(found)
+    recorded = zip(found, problem.experiments, strict=True)
+    return tuple(reversal for reversal, e in recorded if not e.observations)
 
 
 def scheme_of(model: ChannelModel) -> ModelScheme:

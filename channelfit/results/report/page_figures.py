@@ -29,6 +29,7 @@ from bokeh.models import (
     Plot,
     Range1d,
     Scatter,
+    Segment,
 )
 from bokeh.models.annotations import Span
 from bokeh.models.axes import Axis
@@ -256,6 +257,11 @@ def draw_curves(figures: Figures, place: str, figure: CurveFigure, height: int =
             width = 2.0 if one.line == "solid" else 1.2
             glyph = Line(x="x", y="y", line_width=width, line_dash=one.line, line_join="round")
             add_glyph(plot, source, glyph, [one.role])
+        if one.error is not None and known.any():
+            ends = [one.y[known] + sign * np.nan_to_num(one.error[known]) for sign in (-1, 1)]
+            rows = {"x": one.x[known], "low": ends[0], "high": ends[1]}
+            bars = ColumnDataSource({name: row.astype("f4") for name, row in rows.items()})
+            add_glyph(plot, bars, Segment(x0="x", x1="x", y0="low", y1="high"), [one.role])
         if one.points and known.any():
             marker = Scatter(x="x", y="y", marker=one.points, size=6, line_width=1.3)
             add_glyph(plot, source, marker, [one.role])

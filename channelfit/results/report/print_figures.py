@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager
@@ -31,6 +32,7 @@ from channelfit.results.report.page_content import (
     in_range,
     side_by_side,
 )
+from channelfit.results.report.observed_curves import side_by_side_curves
 from channelfit.results.report.picture_texts import brief
 from channelfit.results.report.plots import (
     COLORS,
@@ -132,6 +134,10 @@ def figures_of(runs: Sequence[ReportedFit]) -> Iterator[tuple[str, Figure]]:
         if isinstance(family, StepFamily):
             for figure in family_figures(family, one.runs):
                 yield f"{figure.file}{number}", print_curves(figure, labels, 2.4)
+    for k, (curve, numbers) in enumerate(side_by_side_curves(runs), 1):
+        labels = [runs[run].label for run in numbers] if several else []
+        drawn = curve.figure(numbers)
+        yield f"{drawn.file}_{k}", print_curves(drawn, labels, 2.4)
     for k, run in enumerate(runs, 1):
         yield f"parameters_{k}" if several else "parameters", _parameters(run)
     convergence = convergence_figure(runs)
@@ -203,6 +209,9 @@ def print_curves(
             style = "--" if one.line == "dashed" else "-"
             width = 0.6 if one.role == "muted" else 1.2
             axis.plot(one.x, one.y, style, color=color, linewidth=width)
+        if one.error is not None:
+            bars = {"fmt": "none", "ecolor": color, "elinewidth": 0.7, "capsize": 1.5}
+            axis.errorbar(one.x, one.y, np.nan_to_num(one.error), **bars)
         if one.points:
             marker = _MARKERS[one.points]
             axis.plot(one.x, one.y, marker, color=color, ms=3, mfc="none", mew=0.7)
@@ -211,8 +220,8 @@ def print_curves(
             set_scale("log")
     if figure.zero:
         axis.axhline(0, color=MUTED, linewidth=0.5, zorder=1)
-    axis.set_xlabel(figure.x_label)
-    axis.set_ylabel(figure.y_label)
+    axis.set_xlabel(figure.x_label, parse_math=False)
+    axis.set_ylabel(figure.y_label, parse_math=False)
     if labels:
         roles = dict.fromkeys(one.role for one in figure.series if one.role.startswith("run"))
         _legend(axis, [{"color": _color(role)} for role in roles], labels)

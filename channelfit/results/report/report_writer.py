@@ -54,6 +54,7 @@ _KINDS = {
     "ModelScheme": "channelfit.results.report.page_content",
     "SchemeChain": "channelfit.results.report.page_content",
     "SchemeStep": "channelfit.results.report.page_content",
+    "ObservedCurve": "channelfit.results.report.observed_curves",
     "TracePicture": "channelfit.results.report.traces",
     "Traces": "channelfit.results.report.traces",
     "Protocol": "channelfit.problem.protocol",
@@ -256,12 +257,13 @@ def write_report(picture: TracePicture | None, facts: Facts, file: Path) -> None
     Arguments:
         picture: its traces; None for a fit of a function, which has none.
     """
+    from channelfit.results.report.observed_curves import save_curves
     from channelfit.results.report.page import report_page  # loads Bokeh
     from channelfit.results.report.page_content import reported_fit
     from channelfit.results.report.traces import save_tables
 
     run = reported_fit(file.absolute().parent.name, picture, facts)
-    tables = save_tables(run.panels, file.parent)
+    tables = [*save_tables(run.panels, file.parent), *save_curves(run.curves, file.parent)]
     write_text(file, report_page([run], [[table.name for table in tables]]))
 
 
@@ -287,6 +289,13 @@ def draw(picture: TracePicture, file: Path | io.BytesIO) -> None:
     """Draw a picture in this process and write it as PNG to a file, or into memory."""
     from channelfit.results.report.plots import save, traces_figure, write  # loads Matplotlib
 
+    if picture.curves and isinstance(file, Path):
+        from channelfit.results.report.observed_curves import PICTURE, observed_figure
+
+        drawn = observed_figure(picture.curves, picture.title, picture.subtitle)
+        save(drawn, file.with_name(PICTURE))
+    if not picture.panels:
+        return
     figure = traces_figure(picture.panels, picture.title, picture.subtitle)
     if isinstance(file, Path):
         save(figure, file)

@@ -15,6 +15,7 @@ from channelfit.results.report.fit_words import (
     quality_texts,
     searched_seeds,
 )
+from channelfit.results.report.observed_curves import curve_lines
 from channelfit.results.report.terminal import short_number, table
 
 
@@ -68,6 +69,10 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
         error = summary["rms_error"]
         root = [] if error is None else [f"RMS        {error:.4g}, root of the cost"]
         return [*root, f"cost       {summary['cost']:.6g}"]
+    curves = curve_lines(summary["experiments"])
+    if "rms_pA" not in summary:
+        mean = "the mean square of fit less observed, in standard errors"
+        return [f"cost       {summary['cost']:.6g}, {mean}", *curves]
     share = summary["rms_relative_to_peak"]
     of_peak = (
         f", {100 * share:.3g} % of the data's peak of {summary['peak_pA']:.4g} pA" if share else ""
@@ -79,8 +84,10 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
     ]
     if words := channel_words(summary):
         lines.append(f"channels   {words}")
+    lines += curves
+    recorded = [one for one in summary["experiments"] if "observations" not in one]
     if len(summary["experiments"]) > 1:
-        for k, one in enumerate(summary["experiments"]):
+        for k, one in enumerate(recorded):
             rest = "".join(f"; {name} {text}" for name, text in quality_texts(one, True).items())
             head = "each" if k == 0 else ""
             parts = (one["protocol"], one.get("cell"), one.get("temperature"))

@@ -17,6 +17,7 @@ from channelfit.results.quality import Quality, explained, quality
 
 if TYPE_CHECKING:
     from channelfit.problem.experiment import Experiment
+    from channelfit.results.report.observed_curves import ObservedCurve
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,15 @@ class Traces:
 
 @dataclass(frozen=True)
 class TracePicture:
-    """A picture of traces: a panel for each experiment, under a title and a subtitle."""
+    """A picture of traces: a panel for each recording, under a title and a subtitle.
+
+    Observed curves stand in a picture of their own.
+    """
 
     panels: tuple[Traces, ...]
     title: str = ""
     subtitle: str = ""
+    curves: tuple[ObservedCurve, ...] = ()
 
 
 def fitted(
@@ -119,7 +124,7 @@ def _in_words(found: Quality) -> tuple[str, ...]:
 
 def table_names(n_experiments: int) -> list[str]:
     """Return the names of the files: a number for each experiment, where there are several."""
-    if n_experiments == 1:
+    if n_experiments <= 1:
         return ["traces.csv"]
     return [f"traces_{k + 1}.csv" for k in range(n_experiments)]
 
@@ -127,7 +132,7 @@ def table_names(n_experiments: int) -> list[str]:
 def save_tables(panels: Sequence[Traces], folder: Path) -> list[Path]:
     """Write a table of each experiment into a folder; none of them is ever seen half written."""
     files = []
-    for name, panel in zip(table_names(len(panels)), panels, strict=True):
+    for name, panel in zip(table_names(len(panels)), panels, strict=False):
         file = folder / name
         write_text(file, table_text(panel))
         files.append(file)

@@ -98,13 +98,31 @@ def assess(
     if fit.problem.noise is not None:
         return replace(judge(found, before), remarks=(_OF_CHANNELS, *_doubts(found, finish)))
     if noise_free or found.cost < (NOISE_FREE * peak) ** 2:
-        found = estimate(objective, unit[:, 0], n_samples, sigma_pA=ASSUMED_NOISE * peak)
+        observed = [o.noise_pA for e in fit.problem.experiments for o in e.observations]
+        noise = observed[0] if observed else ASSUMED_NOISE * peak
+        found = estimate(objective, unit[:, 0], n_samples, sigma_pA=noise)
     else:
         spectrum = spectrum_at(
             fit.problem, traces, unit[:, 0], lambda p: scorer.simulate(objective.physical(p))
         )
         found = estimate(objective, unit[:, 0], n_samples, spectrum)
-    return judge(found, before)
+    judged = judge(found, before)
+    if any(e.observations for e in fit.problem.experiments):
+        return replace(judged, remarks=(_observed(found), *judged.remarks[1:]))
+    return judged
+
+
+def _observed(found: Estimate) -> str:
+    """Return a sentence on the errors of parameters that follow from those of observations."""
+    if found.assumed:
+        return (
+            "the data have no noise; the standard errors are those that the errors of the observed "
+            "numbers would cause"
+        )
+    return (
+        "observed numbers are taken to be independent of each other, with standard errors that are "
+        "known but for a common factor, which the residuals give"
+    )
 
 
 def judge(found: Estimate, refined_from: float | None = None) -> Assessment:

@@ -1,0 +1,403 @@
+"""Numbers that experimenters take from currents, and their derivatives by these currents.
+
+Between samples a current is the polynomial of fourth degree through five of them. A peak is the
+extremum of that polynomial: its derivatives by the samples are the weights of the interpolation
+there (the envelope theorem), and those of its time follow from the implicit function theorem, as do
+those of the time at which a fraction of it is reached and of the exponentials that fit best.
+
+Arrays are those of NumPy or CuPy: currents y (.., n_sweeps, n_samples), of which those of a shorter
+window end earlier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.observation import LEAST_SAMPLES, Measure
+from channelfit.scoring.machine.arrays import array_module, to_host
+
+#: The five places of a polynomial, and from these to its coefficients.
+_PLACES = np.arange(LEAST_SAMPLES) - LEAST_SAMPLES // 2
+_COEFFICIENTS = np.linalg.inv(np.vander(_PLACES.astype(float), increasing=True))
+_HALVINGS, _NEWTON = 8, 3
+#: Time constants that are tried first: so many, from a share of an interval to a multiple of the
+#: window; and how often they are improved.
+_TRIED, _SHORTEST, _LONGEST, _IMPROVED = {1: 24, 2: 14}, 0.5, 5.0, 40
+_CLOSE, _TINY = 1e-7, 1e-300
+#: Exponentials are fitted to no more samples of a window, evenly spaced.
+_FITTED = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """The samples of a window in all sweeps.
+
+    Attributes:
+        y: (.., n_sweeps, n_samples) the current, or what else is observed.
+        n: (n_sweeps,) samples of each.
+        first_ms: (n_sweeps,) the time of the first of them from the beginning of the window.
+        length_ms: (n_sweeps,) of the window.
+        step_ms: from one sample to the next.
+    """
+
+    y: Any
+    n: Any
+    first_ms: Any
+    length_ms: Any
+    step_ms: float
+
+    @property
+    def inside(self) -> Any:
+        """(n_sweeps, n_samples) bool: True for samples of the window."""
+        return array_module(self.y).arange(self.y.shape[-1]) < self.n[:, None]
+
+
+def measured(measure: Measure, samples: Samples) -> tuple[Any, Any]:
+    """Return a number of each sweep (.., n_sweeps), and its derivatives by the samples.
+
+    Times are in ms. Where the current does not come to a fraction of its peak within the window,
+    the time is beyond the window's end by as much of its length as is lacking.
+    """
+    xp, kind = array_module(samples.y), measure.kind
+    with np.errstate(all="ignore"):  # of candidates that fail
+        if kind == "mean":
+            weights = xp.where(samples.inside, 1.0 / samples.n[:, None], 0.0)
+            return (samples.y * weights).sum(axis=-1), xp.broadcast_to(weights, samples.y.shape)
+        if kind == "last":
+            weights = (xp.arange(samples.y.shape[-1]) == samples.n[:, None] - 1).astype(float)
+            return (samples.y * weights).sum(axis=-1), xp.broadcast_to(weights, samples.y.shape)
+        if kind in ("tau", "amplitude"):
+            return _exponential(measure, samples)
+        found = _Extremum(samples, smallest=kind == "trough")
+        if kind in ("peak", "trough"):
+            return found.value, found.spread(found.weights)
+        if kind == "time to peak":
+            return found.time, found.spread(found.weights_of_time)
+        times = [found.crossing(f, before=kind == "rise") for f in measure.fractions]
+        if len(times) == 2:
+            return times[1][0] - times[0][0], times[1][1] - times[0][1]
+        time, slope = times[0]
+        if kind == "rise":
+            return time, slope
+        return time - found.time, slope - found.spread(found.weights_of_time)
+
+
+def _powers(u: Any, derivative: int = 0) -> Any:
+    """Return the weights (.., 5) of five samples in their polynomial at u, or of a derivative."""
+    xp, degrees = array_module(u), np.arange(LEAST_SAMPLES)
+    factor = np.ones(LEAST_SAMPLES)
+    for k in range(derivative):
+        factor = factor * np.maximum(degrees - k, 0)
+    rest = np.maximum(degrees - derivative, 0)
+    matrix = xp.asarray(factor[:, None] * _COEFFICIENTS)
+    return (u[..., None] ** xp.asarray(rest)) @ matrix
+
+
+@dataclass(frozen=True, eq=False)
+class _Local:
+    """Five samples about a place of each current.
+
+    Attributes:
+        first: (.., n_sweeps) the index of the first of them.
+        y: (.., n_sweeps, 5)
+    """
+
+    first: Any
+    y: Any
+
+    @classmethod
+    def about(cls, samples: Samples, k: Any) -> _Local:
+        """Return those about samples k (.., n_sweeps), as far as the window has them."""
+        xp, most = array_module(samples.y), samples.n - LEAST_SAMPLES
+        first = xp.clip(k - LEAST_SAMPLES // 2, 0, most)
+        places = first[..., None] + xp.arange(LEAST_SAMPLES)
+        return cls(first, xp.take_along_axis(samples.y, places, axis=-1))
+
+    def at(self, u: Any, derivative: int = 0) -> Any:
+        """Return the polynomial, or a derivative by samples, at u."""
+        return (_powers(u, derivative) * self.y).sum(axis=-1)
+
+    def root(self, low: Any, high: Any, level: Any, derivative: int) -> Any:
+        """Return where sign * (polynomial - level) falls through 0 between two places.
+
+        It is above at `low`; a few halvings, then Newton's steps that stay between the ends.
+        """
+        xp = array_module(low)
+        above = xp.sign(self.at(low, derivative) - level)
+        for _ in range(_HALVINGS):
+            middle = 0.5 * (low + high)
+            same = (self.at(middle, derivative) - level) * above > 0
+            low, high = xp.where(same, middle, low), xp.where(same, high, middle)
+        u = 0.5 * (low + high)
+        least, most = xp.minimum(low, high), xp.maximum(low, high)
+        for _ in range(_NEWTON):
+            step = (self.at(u, derivative) - level) / self.at(u, derivative + 1)
+            u = xp.clip(xp.where(xp.isfinite(step), u - step, u), least, most)
+        return u
+
+
+class _Extremum:
+    """The value of largest size of each current, or of smallest size, with its time.
+
+    Attributes:
+        value, time: (.., n_sweeps); the time in ms from the beginning of the window.
+        weights, weights_of_time: (.., n_sweeps, 5), their derivatives by the samples about it.
+    """
+
+    def __init__(self, samples: Samples, smallest: bool = False) -> None:
+        y, xp = samples.y, array_module(samples.y)
+        self.samples, size = samples, xp.abs(y)
+        far = xp.where(samples.inside, -size if smallest else size, -xp.inf)
+        self.k = k = xp.argmax(far, axis=-1)
+        at_k = xp.take_along_axis(y, k[..., None], axis=-1)[..., 0]
+        up = xp.sign(at_k) * (-1.0 if smallest else 1.0)
+        self.local = local = _Local.about(samples, k)
+        middle = (k - local.first - LEAST_SAMPLES // 2).astype(float)
+        slope = up * local.at(middle, 1)
+        ahead = slope > 0
+        at_edge = xp.where(ahead, k == samples.n - 1, k == 0) | (slope == 0)
+        u = local.root(middle, middle + xp.where(ahead, 1.0, -1.0), 0.0, 1)
+        self.u = u = xp.where(at_edge, middle, u)
+        self.value = local.at(u)
+        self.weights = _powers(u)
+        bend = local.at(u, 2)[..., None]
+        self.weights_of_time = xp.where(
+            at_edge[..., None], 0.0, -samples.step_ms * _powers(u, 1) / bend
+        )
+        self.time = self.time_of(local.first, u)
+
+    def time_of(self, first: Any, u: Any) -> Any:
+        """Return a time, ms from the beginning of the window."""
+        places = first + LEAST_SAMPLES // 2 + u
+        return self.samples.first_ms + self.samples.step_ms * places
+
+    def spread(self, weights: Any, first: Any = None) -> Any:
+        """Return derivatives by five samples as those by all of a window."""
+        y, xp = self.samples.y, array_module(self.samples.y)
+        first = self.local.first if first is None else first
+        apart = xp.arange(y.shape[-1]) - first[..., None]
+        inside = (apart >= 0) & (apart < LEAST_SAMPLES)
+        spread = xp.take_along_axis(weights, xp.where(inside, apart, 0), axis=-1)
+        return xp.where(inside, spread, 0.0)
+
+    def crossing(self, fraction: float, before: bool) -> tuple[Any, Any]:
+        """Return the time at which a fraction of the peak is reached, and its derivatives.
+
+        Arguments:
+            before: whether the last time before the peak is meant, or the first one after it.
+        """
+        samples, xp = self.samples, array_module(self.samples.y)
+        y, last = samples.y, samples.n - 1
+        up, size = xp.sign(self.value), xp.abs(self.value)
+        high = up[..., None] * y >= fraction * size[..., None]
+        places = xp.arange(y.shape[-1] - 1)
+        k = self.k[..., None]
+        if before:
+            found = ~high[..., :-1] & high[..., 1:] & (places < k)
+            at = len(places) - 1 - xp.argmax(found[..., ::-1], axis=-1)
+            edge = xp.zeros_like(self.k)
+        else:
+            found = high[..., :-1] & ~high[..., 1:] & (places >= k) & (places < last[:, None])
+            at = xp.argmax(found, axis=-1)
+            edge = xp.broadcast_to(last, self.k.shape)
+        crosses = found.any(axis=-1)
+        at = xp.where(crosses, at, 0)
+        local = _Local.about(samples, at)
+        low = (at - local.first - LEAST_SAMPLES // 2).astype(float)
+        u = local.root(low, low + 1.0, fraction * self.value, 0)
+        of_peak = self.spread(self.weights)
+        by_level = samples.step_ms / local.at(u, 1)
+        inside = by_level[..., None] * (
+            fraction * of_peak - self.spread(_powers(u), local.first)
+        )
+        time = self.time_of(local.first, u)
+        # beyond the end: by what is lacking, so that a search is led there
+        at_edge = xp.take_along_axis(y, edge[..., None], axis=-1)[..., 0]
+        share = at_edge / self.value
+        length, sign = samples.length_ms, -1.0 if before else 1.0
+        beyond = xp.where(before, 0.0, length) + sign * length * (share - fraction)
+        one = (xp.arange(y.shape[-1]) == edge[..., None]).astype(float)
+        outside = (sign * length / self.value)[..., None] * (one - share[..., None] * of_peak)
+        return (
+            xp.where(crosses, time, beyond),
+            xp.where(crosses[..., None], inside, outside),
+        )
+
+
+# --- exponentials --------------------------------------------------------------------------------
+
+
+def _exponential(measure: Measure, samples: Samples) -> tuple[Any, Any]:
+    """Return the time constant or the amplitude of an exponential, and its derivatives."""
+    y, xp = samples.y, array_module(samples.y)
+    value, slope = xp.zeros(y.shape[:-1]), xp.zeros(y.shape)
+    for n in np.unique(to_host(samples.n)).tolist():
+        sweeps, every = xp.flatnonzero(samples.n == n), -(-n // _FITTED)
+        some = y[..., sweeps, :n:every]
+        fit = _ExponentialFit(some.reshape(-1, some.shape[-1]), measure.exponentials)
+        if measure.kind == "tau":
+            found, by = (every * samples.step_ms * x for x in fit.tau(measure.component - 1))
+        else:
+            found, by = fit.amplitude(measure.component - 1)
+        value[..., sweeps] = found.reshape(some.shape[:-1])
+        slope[..., sweeps, :n:every] = by.reshape(some.shape)
+    return value, slope
+
+
+@cache
+def _tries(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return logarithms of time constants (n_tries, k), in samples, and the spaces of their fits.
+
+    The spaces are orthonormal, (n_tries, n, 1 + k).
+    """
+    logs = np.linspace(np.log(_SHORTEST), np.log(_LONGEST * n), _TRIED[k])
+    pairs = [(a, b) for a in logs for b in logs if a < b] if k == 2 else logs[:, None]
+    tried = np.array(pairs).reshape(-1, k)
+    t = np.arange(n)[:, None]
+    bases = [np.linalg.qr(np.hstack([np.ones((n, 1)), np.exp(-t / np.exp(q))]))[0] for q in tried]
+    return tried, np.array(bases)
+
+
+def _solve(matrix: Any, right: Any) -> Any:
+    """Solve systems (n, k, k) for (n, k, m); NaN where one is singular."""
+    xp = array_module(matrix)
+    usable = xp.isfinite(matrix).all(axis=(1, 2))
+    matrix = xp.where(usable[:, None, None], matrix, 0.0)
+    usable &= xp.abs(xp.linalg.det(matrix)) > 0
+    matrix = xp.where(usable[:, None, None], matrix, xp.eye(matrix.shape[1]))
+    return xp.where(usable[:, None, None], xp.linalg.solve(matrix, right), np.nan)
+
+
+class _ExponentialFit:
+    """Least squares of a constant and k exponentials to currents (n_currents, n).
+
+    The constant and the amplitudes follow from the time constants (variable projection), which are
+    improved by damped Gauss-Newton steps of their logarithms.
+    """
+
+    def __init__(self, y: Any, k: int) -> None:
+        xp = self.xp = array_module(y)
+        self.k, self.n = k, y.shape[1]
+        self.size = xp.maximum(xp.abs(y).max(axis=1), _TINY)
+        self.y = y / self.size[:, None]
+        self.y = xp.where(xp.isfinite(self.y).all(axis=1)[:, None], self.y, 0.0)
+        self.t = xp.arange(self.n, dtype=float)
+        tried, bases = _tries(self.n, k)
+        parts = xp.stack([((self.y @ b) ** 2).sum(axis=1) for b in map(xp.asarray, bases)])
+        self.q = xp.asarray(tried)[parts.argmax(axis=0)]
+        self._improve()
+        # from the fastest to the slowest
+        order = xp.argsort(self.q, axis=1)
+        self.q = xp.take_along_axis(self.q, order, axis=1)
+        self.linear, residual = self._solved(self.q, self.y)
+        self.jacobian, self.hessian = self._derivatives(self.q, self.linear, residual)
+
+    def _exponentials(self, q: Any) -> Any:
+        """Return (n_currents, n, k)."""
+        return self.xp.exp(-self.t[:, None] / self.xp.exp(q)[:, None, :])
+
+    def _solved(self, q: Any, y: Any) -> tuple[Any, Any]:
+        """Return constant and amplitudes (n_currents, 1 + k), and residuals (n_currents, n)."""
+        xp, e = self.xp, self._exponentials(q)
+        design = xp.concatenate([xp.ones((*e.shape[:2], 1)), e], axis=2)
+        turned = xp.swapaxes(design, 1, 2)
+        normal = turned @ design + 1e-15 * self.n * xp.eye(1 + self.k)
+        linear = _solve(normal, turned @ y[:, :, None])
+        return linear[:, :, 0], (design @ linear)[:, :, 0] - y
+
+    def _derivatives(self, q: Any, linear: Any, residual: Any, whole: bool = True) -> Any:
+        """Return derivatives (n_currents, n, 1 + 2k) by all unknowns, and their normal matrix.
+
+        With `whole` that is half of the second derivative of the sum of squares, else its part
+        without second derivatives of the model.
+        """
+        xp, k, e = self.xp, self.k, self._exponentials(q)
+        part = self.t[:, None] / xp.exp(q)[:, None, :]  # t/tau
+        once = e * part
+        by_q = linear[:, None, 1:] * once
+        jacobian = xp.concatenate([xp.ones((*e.shape[:2], 1)), e, by_q], axis=2)
+        hessian = xp.swapaxes(jacobian, 1, 2) @ jacobian
+        if whole:
+            mixed = (residual[:, :, None] * once).sum(axis=1)
+            twice = (residual[:, :, None] * by_q * (part - 1)).sum(axis=1)
+            for i in range(k):
+                hessian[:, 1 + i, 1 + k + i] += mixed[:, i]
+                hessian[:, 1 + k + i, 1 + i] += mixed[:, i]
+                hessian[:, 1 + k + i, 1 + k + i] += twice[:, i]
+        return jacobian, hessian
+
+    def _improve(self) -> None:
+        """Move the time constants to the least sum of squares."""
+        xp = self.xp
+        y, q, left = self.y, self.q.copy(), xp.arange(len(self.q))
+        linear, residual = self._solved(q, y)
+        damping = xp.full(len(q), 1e-3)
+        for _ in range(_IMPROVED):
+            step = self._step(q, linear, residual, damping, whole=False)
+            trial = xp.clip(q + step, *self._ends)
+            of_trial, apart = self._solved(trial, y)
+            gains = (apart**2).sum(axis=1) < (residual**2).sum(axis=1)
+            q = xp.where(gains[:, None], trial, q)
+            linear = xp.where(gains[:, None], of_trial, linear)
+            residual = xp.where(gains[:, None], apart, residual)
+            damping = xp.where(gains, damping / 10, damping * 4)
+            on = xp.flatnonzero((xp.abs(step).max(axis=1) > _CLOSE) & (damping < 1e6))
+            if len(on) < len(left):
+                self.q[left] = q
+                y, q, left, damping = y[on], q[on], left[on], damping[on]
+                linear, residual = linear[on], residual[on]
+            if not len(left):
+                break
+        self.q[left] = q
+        for _ in range(_NEWTON):  # as sums of squares do not tell the last digits apart
+            linear, residual = self._solved(self.q, self.y)
+            step = self._step(self.q, linear, residual, xp.zeros(len(self.q)), whole=True)
+            close = xp.abs(step).max(axis=1) < 1e-2
+            self.q = xp.where(close[:, None], xp.clip(self.q + step, *self._ends), self.q)
+
+    @property
+    def _ends(self) -> tuple[float, float]:
+        """The least and the largest logarithm of a time constant."""
+        return float(np.log(_SHORTEST / 10)), float(np.log(10 * _LONGEST * self.n))
+
+    def _step(self, q: Any, linear: Any, residual: Any, damping: Any, whole: bool) -> Any:
+        """Return steps (n_currents, k) of the logarithms, damped by a share of the diagonal."""
+        xp, k = self.xp, self.k
+        jacobian, h = self._derivatives(q, linear, residual, whole)
+        slope = (jacobian[:, :, 1 + k :] * residual[:, :, None]).sum(axis=1)
+        inner = h[:, : 1 + k, : 1 + k] + 1e-15 * self.n * xp.eye(1 + k)
+        cross = h[:, : 1 + k, 1 + k :]
+        bend = h[:, 1 + k :, 1 + k :] - xp.swapaxes(cross, 1, 2) @ _solve(inner, cross)
+        diagonal = xp.abs(xp.diagonal(bend, axis1=1, axis2=2)) + _TINY
+        damped = bend + (damping[:, None] * diagonal)[:, :, None] * xp.eye(k)
+        step = -_solve(damped, slope[:, :, None])[:, :, 0]
+        return xp.clip(xp.where(xp.isfinite(step), step, 0.0), -1.0, 1.0)
+
+    def _by_samples(self, place: int) -> Any:
+        """Return derivatives (n_currents, n) of one unknown, scaled as the currents are.
+
+        They are 0 where currents determine none, or a time constant is at the end of its range.
+        """
+        xp = self.xp
+        one = xp.zeros((len(self.q), self.hessian.shape[1], 1))
+        one[:, place] = 1.0
+        scale = xp.sqrt(xp.diagonal(self.hessian, axis1=1, axis2=2) ** 2) ** 0.5 + _TINY
+        even = self.hessian / (scale[:, :, None] * scale[:, None, :])
+        solved = _solve(even, one / scale[:, :, None]) / scale[:, :, None]
+        low, high = self._ends
+        inside = ((self.q > low) & (self.q < high)).all(axis=1) & xp.isfinite(solved).all(axis=(1, 2))
+        return xp.where(inside[:, None], (self.jacobian @ solved)[:, :, 0], 0.0)
+
+    def tau(self, which: int) -> tuple[Any, Any]:
+        """Return a time constant, in samples, and its derivatives by the currents."""
+        tau = self.xp.exp(self.q[:, which])
+        by = self._by_samples(1 + self.k + which)
+        return tau, (tau / self.size)[:, None] * by
+
+    def amplitude(self, which: int) -> tuple[Any, Any]:
+        """Return an amplitude at the first sample, and its derivatives by the currents."""
+        return self.size * self.linear[:, 1 + which], self._by_samples(1 + which)

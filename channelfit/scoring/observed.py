@@ -1,0 +1,344 @@
+"""Scores of observations: the currents of a channel in windows, and what is taken from them.
+
+Another scorer computes currents in the samples of the windows, and for derivatives the rows from
+which these and their derivatives follow. All that comes after is arithmetic of arrays, the same for
+NumPy and CuPy: measures of currents (`observables`), ratios, and units of standard errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from channelfit.problem.experiment import Problem, WindowProblem
+from channelfit.problem.observation import Measure, Observation
+from channelfit.problem.protocol import Protocol
+from channelfit.problem.statuses import NOT_FINITE, OK
+from channelfit.scoring.machine.arrays import array_module
+from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
+from channelfit.scoring.observables import Samples, measured
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
+from channelfit.scoring.tangent_plan import RowBlock
+
+#: Numbers of currents that are held at once by a thread on the CPU, and on a GPU.
+_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 20, 1 << 27
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Samples of several sweeps' windows that one matrix makes of rows.
+
+    Attributes:
+        sweeps: (n,) of these sweeps.
+        window: the samples of the windows.
+        rows: (n, rank), and root: (n, 1), as in `RowBlock`.
+        basis: (n_samples, rank); None for the identity.
+    """
+
+    sweeps: Any
+    window: slice
+    rows: Any
+    root: Any
+    basis: Any
+
+
+class _Windows:
+    """The windows of a measure in all sweeps of an experiment.
+
+    Arguments:
+        places: (n_sweeps, n_times), where each sample stands among all data.
+        reversal_mV: of the conductance in place of the current.
+    """
+
+    def __init__(
+        self, measure: Measure, protocol: Protocol, places: np.ndarray, reversal_mV: float | None
+    ) -> None:
+        sweeps = range(protocol.n_sweeps)
+        ends = [measure.window.samples(protocol, k) for k in sweeps]
+        times = np.array([measure.window.ends_ms(protocol, k) for k in sweeps])
+        self.measure, self.step_ms = measure, protocol.sampling_ms
+        self.n = np.array([last - first for first, last in ends])
+        self.first_ms = np.array([first for first, _ in ends]) * self.step_ms - times[:, 0]
+        self.length_ms = times[:, 1] - times[:, 0]
+        shape = len(ends), int(self.n.max())
+        self.places, self.factor = np.zeros(shape, np.int64), np.zeros(shape)
+        for k, (first, last) in enumerate(ends):
+            self.places[k, : last - first] = places[k, first:last]
+            command = protocol.command()[k, first:last]
+            drive = 1.0 if reversal_mV is None else command - reversal_mV
+            self.factor[k, : last - first] = 1.0 / drive
+        self._pieces: dict[int, tuple[list[RowBlock], list[_Piece]]] = {}
+        self._arrays: dict[str, tuple[Any, ...]] = {}
+
+    def take(self, currents: Any) -> tuple[Any, Any]:
+        """Return the measure of currents (n_data, n), (n, n_sweeps), and derivatives by samples."""
+        xp = array_module(currents)
+        places, *_ = self._on(xp)
+        return self._measured(xp.ascontiguousarray(xp.moveaxis(currents[places], -1, 0)))
+
+    def take_rows(self, blocks: list[RowBlock], rows: Any) -> tuple[Any, Any]:
+        """Return the measure, and its derivatives (n, n_sweeps, n_free) by parameters.
+
+        Arguments:
+            rows: (n, n_rows, 1 + n_free), of these blocks.
+        """
+        xp = array_module(rows)
+        y = xp.zeros((len(rows), *self.places.shape))
+        pieces = self.pieces(blocks, xp)
+        currents = rows[:, :, 0]
+        for piece in pieces:
+            found = currents[:, piece.rows] / piece.root
+            found = found if piece.basis is None else found @ piece.basis.T
+            y[:, piece.sweeps, piece.window] = found
+        value, slope = self._measured(y)
+        slope = slope * self._on(xp)[1]
+        by = xp.zeros((len(rows), len(self.places), rows.shape[2] - 1))
+        for piece in pieces:
+            found = slope[:, piece.sweeps, piece.window]
+            found = (found if piece.basis is None else found @ piece.basis) / piece.root
+            by[:, piece.sweeps] += (found[:, :, None, :] @ rows[:, piece.rows, 1:])[:, :, 0]
+        return value, by
+
+    def _measured(self, currents: Any) -> tuple[Any, Any]:
+        xp = array_module(currents)
+        _, factor, *times = self._on(xp)
+        return measured(self.measure, Samples(currents * factor, *times, self.step_ms))
+
+    def _on(self, xp: Any) -> tuple[Any, ...]:
+        """Return the arrays of the windows as those of a module."""
+        if xp.__name__ not in self._arrays:
+            own = self.places, self.factor, self.n, self.first_ms, self.length_ms
+            self._arrays[xp.__name__] = tuple(map(xp.asarray, own))
+        return self._arrays[xp.__name__]
+
+    def pieces(self, blocks: list[RowBlock], xp: Any) -> list[_Piece]:
+        """Return the pieces of all windows; they are made once for these blocks."""
+        if id(blocks) not in self._pieces:
+            self._pieces[id(blocks)] = blocks, [*self._made(blocks, xp)]
+        return self._pieces[id(blocks)][1]
+
+    def _made(self, blocks: list[RowBlock], xp: Any) -> list[_Piece]:
+        n_data = 1 + max(int(block.samples.max()) for block in blocks)
+        owner = np.full((n_data, 3), -1)
+        for k, block in enumerate(blocks):
+            n_runs, n = block.samples.shape
+            owner[block.samples.ravel()] = np.stack(
+                [np.full(n_runs * n, k), np.repeat(np.arange(n_runs), n), np.tile(range(n), n_runs)],
+                axis=1,
+            )
+        members: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+        for sweep, n in enumerate(self.n.tolist()):
+            own = owner[self.places[sweep, :n]]
+            cuts = np.flatnonzero(np.diff(own[:, :2], axis=0).any(axis=1)) + 1
+            for a, b in zip([0, *cuts], [*cuts, n], strict=True):
+                k, run, offset = own[a].tolist()
+                members.setdefault((k, offset, int(a), int(b)), []).append((sweep, run))
+        found = []
+        for (k, offset, a, b), pairs in members.items():
+            block, (sweeps, runs) = blocks[k], map(list, zip(*pairs, strict=True))
+            inner = slice(offset, offset + b - a)
+            whole = block.basis is None
+            rows = block.rows[runs][:, inner] if whole else block.rows[runs]
+            basis = None if block.basis is None else xp.asarray(block.basis[inner])
+            arrays = (xp.asarray(x) for x in (rows, block.root[runs][:, None]))
+            found.append(_Piece(xp.asarray(np.array(sweeps)), slice(a, b), *arrays, basis))
+        return found
+
+
+#: Returns a measure (n, n_sweeps) of windows, and its derivatives (n, n_sweeps, n_free) or None.
+_Take = Callable[[_Windows], tuple[Any, Any]]
+
+
+class _Curve:
+    """An observation with its windows."""
+
+    def __init__(self, observation: Observation, protocol: Protocol, places: np.ndarray) -> None:
+        self.observation = observation
+        reversal = observation.reversal_mV
+        self.windows = [_Windows(m, protocol, places, reversal) for m in observation.measures]
+        self.scale = observation.scale
+
+    def predicted(self, take: _Take) -> tuple[Any, Any]:
+        """Return predicted numbers (n, n_sweeps) and derivatives, in units of standard errors."""
+        found = take(self.windows[0])
+        for divisor in self.windows[1:]:
+            found = _ratio(found, take(divisor))
+        xp, by = array_module(found[0]), self.observation.normalize
+        if by is not None:
+            place = self._largest(found[0]) if by < 0 else xp.full(len(found[0]), by)
+            each = xp.arange(len(found[0]))
+            slope = None if found[1] is None else found[1][each, place][:, None]
+            found = _ratio(found, (found[0][each, place][:, None], slope))
+        scale = xp.asarray(self.scale)
+        return found[0] * scale, None if found[1] is None else found[1] * scale[:, None]
+
+    def _largest(self, value: Any) -> Any:
+        """Return the sweep of the largest size, among those that were observed."""
+        xp = array_module(value)
+        among = xp.asarray(np.isfinite(self.observation.value))
+        return xp.where(among & xp.isfinite(value), xp.abs(value), -1.0).argmax(axis=1)
+
+
+def _ratio(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Return a ratio of numbers with their derivatives."""
+    with np.errstate(all="ignore"):  # of candidates that fail
+        share = one[0] / other[0]
+        if one[1] is None:
+            return share, None
+        return share, (one[1] - share[..., None] * other[1]) / other[0][..., None]
+
+
+class ObservedScorer(ChannelScorer):
+    """Scores what is observed in currents, in units of standard errors and in float64.
+
+    `simulate` returns the predicted numbers, for each experiment (n_curves, n_sweeps,
+    n_candidates), as `observation.as_recording` has the observed ones.
+
+    Arguments:
+        problem: all of its experiments have observations, and one model serves them.
+        kind: the class of the scorer that computes currents.
+    """
+
+    path, paths = "stepping", ("stepping",)
+
+    def __init__(self, problem: Problem, kind: type[ChannelScorer]) -> None:
+        self.problem, self.windows = problem, WindowProblem.of(problem)
+        arguments: dict[str, Any] = {"dtype": "float64", "path": "stepping"}
+        self.inner = inner = kind(self.windows, **arguments)
+        self.backend, self.xp = inner.backend, inner.xp
+        self.source_text, self.source_hash = inner.source_text, inner.source_hash
+        model = problem.model
+        self.free = [k for k, p in enumerate(model.parameters) if not p.fixed]
+        recordings = [e.recording for e in problem.experiments if e.recording]
+        self._data = np.concatenate([r.current_pA.ravel() for r in recordings])
+        pairs = zip(problem.experiments, recordings, strict=True)
+        self._weight = np.concatenate([e.weight * r.weight.ravel() for e, r in pairs])
+        self._data = np.where(self._weight > 0, self._data, 0.0)
+
+    @property
+    def has_data(self) -> bool:
+        """True where an observation counts."""
+        return bool(self._weight.any())
+
+    @cached_property
+    def _curves(self) -> list[_Curve]:
+        """All observations, in the order of the experiments."""
+        places = self.windows.scored.outputs
+        return [
+            _Curve(observation, e.protocol, place)
+            for e, place in zip(self.problem.experiments, places, strict=True)
+            for observation in e.observations
+        ]
+
+    def simulate(self, parameters: Any) -> list[np.ndarray]:
+        xp = array_module(parameters)
+        predicted, _ = self._predicted(self._checked(parameters))
+        found, first = [], 0
+        for e in self.problem.experiments:
+            shape = len(e.observations), e.protocol.n_sweeps
+            own = predicted[:, first : first + shape[0] * shape[1]]
+            found.append(xp.moveaxis(own.reshape(-1, *shape), 0, -1))
+            first += shape[0] * shape[1]
+        return found
+
+    def score(self, parameters: Any) -> Score:
+        predicted, status = self._predicted(self._scorable(parameters))
+        return self._finished(predicted, status)[0]
+
+    def linearize(self, parameters: Any) -> Linearization:
+        parameters = self._scorable(parameters)
+        xp, (n_parameters, n) = array_module(parameters), parameters.shape
+        n_numbers, n_free = len(self._data), len(self.free)
+        predicted, slopes = xp.empty((n, n_numbers)), xp.empty((n, n_numbers, n_free))
+        status = xp.zeros(n, np.int8)
+
+        def use(blocks: list[RowBlock], rows: Any) -> tuple[Any, Any]:
+            parts = [c.predicted(lambda w: w.take_rows(blocks, rows)) for c in self._curves]
+            own = array_module(rows)
+            return tuple(own.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))  # type: ignore[return-value]
+
+        def some(which: slice) -> None:
+            found = self.inner.window_slopes(xp.ascontiguousarray(parameters[:, which]), use)
+            predicted[which], slopes[which], status[which] = found
+
+        self._shared(some, n, self._a_candidate + n_numbers * n_free)
+        score, residual = self._finished(predicted, status)
+        weight = xp.asarray(self._weight) / float(self._weight.sum())
+        slopes = xp.where((weight > 0)[:, None], slopes, 0.0)
+        lost = (score.status == OK) & ~xp.isfinite(slopes).all(axis=(1, 2))
+        score = Score(
+            xp.where(lost, np.inf, score.cost), xp.where(lost, np.int8(NOT_FINITE), score.status)
+        )
+        good = (score.status == OK)[:, None]
+        slopes = xp.where(good[:, :, None], slopes, 0.0)
+        weighted = weight[:, None] * slopes
+        gradient, hessian = xp.zeros((n_parameters, n)), xp.zeros((n_parameters, n_parameters, n))
+        free = xp.asarray(np.array(self.free, np.int64))
+        gradient[free] = 2.0 * (xp.where(good, residual, 0.0)[:, None] @ weighted)[:, 0].T
+        products = xp.swapaxes(slopes, 1, 2) @ weighted
+        hessian[free[:, None], free] = 2.0 * xp.moveaxis(products, 0, -1)
+        return Linearization(score.cost, score.status, gradient, hessian)
+
+    def limit_launches(self, chunk: int) -> None:
+        self.inner.limit_launches(chunk)
+
+    def _predicted(self, parameters: Any) -> tuple[Any, Any]:
+        """Return predicted numbers (n, n_numbers), in units of standard errors, and statuses."""
+        xp, n = array_module(parameters), parameters.shape[1]
+        predicted, status = xp.empty((n, len(self._data))), xp.zeros(n, np.int8)
+
+        def some(which: slice) -> None:
+            currents, own = self.inner.window_currents(xp.ascontiguousarray(parameters[:, which]))
+            parts = [
+                curve.predicted(lambda w: (w.take(currents)[0], None))[0] for curve in self._curves
+            ]
+            found = array_module(currents).concatenate(parts, axis=1)
+            predicted[which], status[which] = (_moved(x, xp) for x in (found, own))
+
+        self._shared(some, n, self._a_candidate)
+        return predicted, status
+
+    @cached_property
+    def _a_candidate(self) -> int:
+        """Numbers that are held for each candidate: its currents, several times over."""
+        sizes = [w.places.size for curve in self._curves for w in curve.windows]
+        return len(self.windows.scored.sample_mV) + 4 * max(sizes)
+
+    def _shared(self, some: Callable[[slice], None], n: int, numbers: int) -> None:
+        """Call a function for all candidates, a few at once; on the CPU by all threads."""
+        on_gpu = self.backend == "cuda"
+        step = max(1, (_AT_ONCE_ON_GPU if on_gpu else _AT_ONCE) // numbers)
+        if on_gpu:
+            for first in range(0, n, step):
+                some(slice(first, min(first + step, n)))
+            return
+        cores = usable_cores()
+        step = max(1, min(step, -(-n // cores)))
+
+        def blocks(first: int, last: int) -> None:
+            for k in range(first, last):
+                some(slice(k * step, min((k + 1) * step, n)))
+
+        with single_threaded_blas():
+            side_by_side(blocks, -(-n // step), 1, cores)
+
+    def _finished(self, predicted: Any, status: Any) -> tuple[Score, Any]:
+        """Return costs and statuses, and residuals (n, n_numbers)."""
+        xp = array_module(predicted)
+        weight, data = xp.asarray(self._weight), xp.asarray(self._data)
+        residual = xp.where(weight > 0, predicted - data, 0.0)
+        with np.errstate(all="ignore"):  # of candidates that fail
+            cost = (weight * residual**2).sum(axis=1) / float(self._weight.sum())
+        status = xp.where((status == OK) & ~xp.isfinite(cost), np.int8(NOT_FINITE), status)
+        return Score(xp.where(status == OK, cost, np.inf), status), residual
+
+
+def _moved(array: Any, xp: Any) -> Any:
+    """Return an array as one of a module: on the host, or on the GPU."""
+    if array_module(array) is xp:
+        return array
+    return array.get() if xp is np else xp.asarray(array)
