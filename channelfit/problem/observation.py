@@ -208,7 +208,9 @@ def read_observation(
     ratio = relative is not None or normalize is not None
     found = Observation(
         measure,
-        *(_by_sweep(numbers, rows, protocol) for numbers in (x, value, error)),
+        _by_sweep(x, rows, protocol),
+        _by_sweep(value, rows, protocol),
+        _by_sweep(error, rows, protocol),
         name=section.text("name", path.stem),
         x_label=section.text("x"),
         source=path.name,
@@ -349,8 +351,8 @@ def _errors(
 
     error = numbers(given[0])
     n = numbers("n") if "n" in section else None
-    for k in np.flatnonzero(np.isfinite(value)) if n is not None else ():
-        if not n[k] >= 1:
+    if n is not None:
+        for k in np.flatnonzero(np.isfinite(value) & ~(n >= 1)).tolist():
             raise InputError(f"{table.place(k)}: a number n of 1 or more is needed", str(path))
     if given == ["sd"]:
         if n is None:

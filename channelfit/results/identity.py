@@ -23,6 +23,7 @@ from channelfit.scoring.machine.computer import processor
 from channelfit.tasks.worker import software
 
 if TYPE_CHECKING:
+    from channelfit.problem.experiment import Experiment
     from channelfit.problem.protocol import Protocol
     from channelfit.scoring.scorer import Scorer
     from channelfit.search.plan import FitPlan

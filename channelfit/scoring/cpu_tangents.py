@@ -210,7 +210,8 @@ class Linearizer:
             if values is None or slopes is None:
                 values, slopes = (np.full((len(rows), *x.shape[1:]), np.nan) for x in found)
             values[some], slopes[some] = found
-        assert values is not None and slopes is not None
+        assert values is not None
+        assert slopes is not None
         return values, slopes, status
 
     def residuals(

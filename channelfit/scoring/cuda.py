@@ -36,7 +36,7 @@ from channelfit.scoring.layout.visit_order import Schedule, schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import array_module, to_host
 from channelfit.scoring.machine.launch_tuning import Tunable
-from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, UseOfRows
 from channelfit.scoring.tangent_plan import nodes_of
 
 _THREADS = (32, 64, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
@@ -233,6 +233,31 @@ class CudaScorer(ChannelScorer, Tunable):
 
     def limit_launches(self, chunk: int) -> None:
         self.chunk = self._variants.chunk = chunk
+
+    def window_currents(self, parameters: Any) -> tuple[Any, Any]:
+        """See `ChannelScorer.window_currents`; the currents stay on the GPU."""
+        parameters, xp = self._checked(parameters), self.xp
+        n = parameters.shape[1]
+        with gpu.gpu_errors():
+            trace = xp.empty((len(self.problem.simulated.sample_mV), n), dtype=self.dtype)
+            status = xp.empty(n, dtype=np.int8)
+            self.stepping.simulate(self._on_device(parameters, 0, n), trace, status)
+            return xp.where(status == OK, trace, np.nan), status
+
+    def window_slopes(self, parameters: Any, use: UseOfRows) -> tuple[Any, Any, Any]:
+        """See `ChannelScorer.window_slopes`."""
+
+        def one(variant: Variant) -> tuple[Any, int]:
+            def call(some: Any) -> tuple[Any, ...]:
+                rows, status = variant.rows_with_slopes(some)
+                return *use(variant.rows.blocks, rows), status
+
+            return call, 4 * variant.tangents.bytes_a_candidate
+
+        values, slopes, status = self._variants.results(
+            one, self._checked(parameters), axis=0, status=2
+        )
+        return values, slopes, status
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
         packed = self.problem.simulated

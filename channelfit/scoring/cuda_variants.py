@@ -142,10 +142,23 @@ class Variant:
 
     def predicted(self, parameters: Any) -> tuple[Any, Any]:
         """Return weighted currents (n, n_compressed) and status (n,)."""
-        currents, statuses = self.values.predicted(parameters)
-        infinite = (statuses == NOT_FINITE).any(axis=0)
-        status = gpu.cupy().where(infinite, np.int8(NOT_FINITE), statuses.max(axis=0))
+        currents, status = self._predicted(self.values, parameters)
         return currents[:, :, 0], status
+
+    def rows_with_slopes(self, parameters: Any) -> tuple[Any, Any]:
+        """Return weighted currents with derivatives (n, n_compressed, 1 + n_free) and status (n,).
+
+        Raises TypeError where derivatives come from moments, which have no rows.
+        """
+        if not isinstance(self.tangents, Tangents):
+            raise TypeError("moments have sums of products alone")
+        return self._predicted(self.tangents, parameters)
+
+    @staticmethod
+    def _predicted(kernels: Tangents, parameters: Any) -> tuple[Any, Any]:
+        currents, statuses = kernels.predicted(parameters)
+        infinite = (statuses == NOT_FINITE).any(axis=0)
+        return currents, gpu.cupy().where(infinite, np.int8(NOT_FINITE), statuses.max(axis=0))
 
     def steps_alone(self, n: int) -> bool:
         """Return whether threads would step n candidates from sample to sample, one each."""

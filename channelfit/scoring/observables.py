@@ -11,8 +11,9 @@ window end earlier.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ _COEFFICIENTS = np.linalg.inv(np.vander(_PLACES.astype(float), increasing=True))
 _HALVINGS, _NEWTON = 8, 3
 #: Time constants that are tried first: so many, from a share of an interval to a multiple of the
 #: window; and how often they are improved.
-_TRIED, _SHORTEST, _LONGEST, _IMPROVED = {1: 24, 2: 14}, 0.5, 5.0, 40
+_TRIED, _SHORTEST, _LONGEST, _IMPROVED = {1: 24, 2: 14}, 0.5, 5.0, 25
 _CLOSE, _TINY = 1e-7, 1e-300
 #: Exponentials are fitted to no more samples of a window, evenly spaced.
 _FITTED = 64
@@ -56,8 +57,8 @@ class Samples:
         return array_module(self.y).arange(self.y.shape[-1]) < self.n[:, None]
 
 
-def measured(measure: Measure, samples: Samples) -> tuple[Any, Any]:
-    """Return a number of each sweep (.., n_sweeps), and its derivatives by the samples.
+def measured(measure: Measure, samples: Samples) -> tuple[Any, Callable[[], Any]]:
+    """Return a number of each sweep (.., n_sweeps), and what returns its derivatives by samples.
 
     Times are in ms. Where the current does not come to a fraction of its peak within the window,
     the time is beyond the window's end by as much of its length as is lacking.
@@ -66,35 +67,47 @@ def measured(measure: Measure, samples: Samples) -> tuple[Any, Any]:
     with np.errstate(all="ignore"):  # of candidates that fail
         if kind == "mean":
             weights = xp.where(samples.inside, 1.0 / samples.n[:, None], 0.0)
-            return (samples.y * weights).sum(axis=-1), xp.broadcast_to(weights, samples.y.shape)
+            shape = samples.y.shape
+            return (samples.y * weights).sum(axis=-1), lambda: xp.broadcast_to(weights, shape)
         if kind == "last":
             weights = (xp.arange(samples.y.shape[-1]) == samples.n[:, None] - 1).astype(float)
-            return (samples.y * weights).sum(axis=-1), xp.broadcast_to(weights, samples.y.shape)
+            shape = samples.y.shape
+            return (samples.y * weights).sum(axis=-1), lambda: xp.broadcast_to(weights, shape)
         if kind in ("tau", "amplitude"):
             return _exponential(measure, samples)
         found = _Extremum(samples, smallest=kind == "trough")
         if kind in ("peak", "trough"):
-            return found.value, found.spread(found.weights)
+            return found.value, lambda: found.spread(found.weights)
+        of_peak = found.time, lambda: found.spread(found.weights_of_time)
         if kind == "time to peak":
-            return found.time, found.spread(found.weights_of_time)
+            return of_peak
         times = [found.crossing(f, before=kind == "rise") for f in measure.fractions]
-        if len(times) == 2:
-            return times[1][0] - times[0][0], times[1][1] - times[0][1]
-        time, slope = times[0]
-        if kind == "rise":
-            return time, slope
-        return time - found.time, slope - found.spread(found.weights_of_time)
+        if len(times) == 1 and kind == "rise":
+            return times[0]
+        (begin, by_begin), (end, by_end) = times if len(times) == 2 else (of_peak, times[0])
+        return end - begin, lambda: by_end() - by_begin()
 
 
-def _powers(u: Any, derivative: int = 0) -> Any:
+def _derived(coefficients: Any, derivative: int) -> Any:
+    """Return the coefficients, along the first axis, of a derivative of a polynomial."""
+    for _ in range(derivative):
+        degrees = np.arange(1, len(coefficients)).reshape(-1, *[1] * (coefficients.ndim - 1))
+        coefficients = array_module(coefficients).asarray(degrees) * coefficients[1:]
+    return coefficients
+
+
+def _horner(coefficients: Any, u: Any) -> Any:
+    """Return polynomials at u, of coefficients along the first axis."""
+    total = coefficients[-1]
+    for one in coefficients[-2::-1]:
+        total = total * u + one
+    return total
+
+
+def _weights(u: Any, derivative: int = 0) -> Any:
     """Return the weights (.., 5) of five samples in their polynomial at u, or of a derivative."""
-    xp, degrees = array_module(u), np.arange(LEAST_SAMPLES)
-    factor = np.ones(LEAST_SAMPLES)
-    for k in range(derivative):
-        factor = factor * np.maximum(degrees - k, 0)
-    rest = np.maximum(degrees - derivative, 0)
-    matrix = xp.asarray(factor[:, None] * _COEFFICIENTS)
-    return (u[..., None] ** xp.asarray(rest)) @ matrix
+    xp = array_module(u)
+    return _horner(_derived(xp.asarray(_COEFFICIENTS), derivative), u[..., None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +116,11 @@ class _Local:
 
     Attributes:
         first: (.., n_sweeps) the index of the first of them.
-        y: (.., n_sweeps, 5)
+        coefficients: (5, .., n_sweeps) of the polynomial, about the third sample.
     """
 
     first: Any
-    y: Any
+    coefficients: Any
 
     @classmethod
     def about(cls, samples: Samples, k: Any) -> _Local:
@@ -115,11 +128,12 @@ class _Local:
         xp, most = array_module(samples.y), samples.n - LEAST_SAMPLES
         first = xp.clip(k - LEAST_SAMPLES // 2, 0, most)
         places = first[..., None] + xp.arange(LEAST_SAMPLES)
-        return cls(first, xp.take_along_axis(samples.y, places, axis=-1))
+        y = xp.take_along_axis(samples.y, places, axis=-1)
+        return cls(first, xp.moveaxis(y @ xp.asarray(_COEFFICIENTS.T), -1, 0))
 
     def at(self, u: Any, derivative: int = 0) -> Any:
         """Return the polynomial, or a derivative by samples, at u."""
-        return (_powers(u, derivative) * self.y).sum(axis=-1)
+        return _horner(_derived(self.coefficients, derivative), u)
 
     def root(self, low: Any, high: Any, level: Any, derivative: int) -> Any:
         """Return where sign * (polynomial - level) falls through 0 between two places.
@@ -127,15 +141,17 @@ class _Local:
         It is above at `low`; a few halvings, then Newton's steps that stay between the ends.
         """
         xp = array_module(low)
-        above = xp.sign(self.at(low, derivative) - level)
+        polynomial = _derived(self.coefficients, derivative)
+        slope = _derived(polynomial, 1)
+        above = xp.sign(_horner(polynomial, low) - level)
         for _ in range(_HALVINGS):
             middle = 0.5 * (low + high)
-            same = (self.at(middle, derivative) - level) * above > 0
+            same = (_horner(polynomial, middle) - level) * above > 0
             low, high = xp.where(same, middle, low), xp.where(same, high, middle)
         u = 0.5 * (low + high)
         least, most = xp.minimum(low, high), xp.maximum(low, high)
         for _ in range(_NEWTON):
-            step = (self.at(u, derivative) - level) / self.at(u, derivative + 1)
+            step = (_horner(polynomial, u) - level) / _horner(slope, u)
             u = xp.clip(xp.where(xp.isfinite(step), u - step, u), least, most)
         return u
 
@@ -145,7 +161,6 @@ class _Extremum:
 
     Attributes:
         value, time: (.., n_sweeps); the time in ms from the beginning of the window.
-        weights, weights_of_time: (.., n_sweeps, 5), their derivatives by the samples about it.
     """
 
     def __init__(self, samples: Samples, smallest: bool = False) -> None:
@@ -163,12 +178,19 @@ class _Extremum:
         u = local.root(middle, middle + xp.where(ahead, 1.0, -1.0), 0.0, 1)
         self.u = u = xp.where(at_edge, middle, u)
         self.value = local.at(u)
-        self.weights = _powers(u)
-        bend = local.at(u, 2)[..., None]
-        self.weights_of_time = xp.where(
-            at_edge[..., None], 0.0, -samples.step_ms * _powers(u, 1) / bend
-        )
-        self.time = self.time_of(local.first, u)
+        self.at_edge, self.time = at_edge, self.time_of(local.first, u)
+
+    @cached_property
+    def weights(self) -> Any:
+        """The derivatives of the value by the samples about it."""
+        return _weights(self.u)
+
+    @cached_property
+    def weights_of_time(self) -> Any:
+        """The derivatives of the time by the samples about it."""
+        bend = self.local.at(self.u, 2)[..., None]
+        moves = -self.samples.step_ms * _weights(self.u, 1) / bend
+        return array_module(bend).where(self.at_edge[..., None], 0.0, moves)
 
     def time_of(self, first: Any, u: Any) -> Any:
         """Return a time, ms from the beginning of the window."""
@@ -184,8 +206,8 @@ class _Extremum:
         spread = xp.take_along_axis(weights, xp.where(inside, apart, 0), axis=-1)
         return xp.where(inside, spread, 0.0)
 
-    def crossing(self, fraction: float, before: bool) -> tuple[Any, Any]:
-        """Return the time at which a fraction of the peak is reached, and its derivatives.
+    def crossing(self, fraction: float, before: bool) -> tuple[Any, Callable[[], Any]]:
+        """Return the time at which a fraction of the peak is reached, and as `measured`.
 
         Arguments:
             before: whether the last time before the peak is meant, or the first one after it.
@@ -209,42 +231,51 @@ class _Extremum:
         local = _Local.about(samples, at)
         low = (at - local.first - LEAST_SAMPLES // 2).astype(float)
         u = local.root(low, low + 1.0, fraction * self.value, 0)
-        of_peak = self.spread(self.weights)
-        by_level = samples.step_ms / local.at(u, 1)
-        inside = by_level[..., None] * (
-            fraction * of_peak - self.spread(_powers(u), local.first)
-        )
         time = self.time_of(local.first, u)
         # beyond the end: by what is lacking, so that a search is led there
         at_edge = xp.take_along_axis(y, edge[..., None], axis=-1)[..., 0]
         share = at_edge / self.value
         length, sign = samples.length_ms, -1.0 if before else 1.0
         beyond = xp.where(before, 0.0, length) + sign * length * (share - fraction)
-        one = (xp.arange(y.shape[-1]) == edge[..., None]).astype(float)
-        outside = (sign * length / self.value)[..., None] * (one - share[..., None] * of_peak)
-        return (
-            xp.where(crosses, time, beyond),
-            xp.where(crosses[..., None], inside, outside),
-        )
+
+        def slope() -> Any:
+            of_peak = self.spread(self.weights)
+            apart = fraction * of_peak - self.spread(_weights(u), local.first)
+            inside = (samples.step_ms / local.at(u, 1))[..., None] * apart
+            one = (xp.arange(y.shape[-1]) == edge[..., None]).astype(float)
+            outside = (sign * length / self.value)[..., None] * (one - share[..., None] * of_peak)
+            return xp.where(crosses[..., None], inside, outside)
+
+        return xp.where(crosses, time, beyond), slope
 
 
 # --- exponentials --------------------------------------------------------------------------------
 
 
-def _exponential(measure: Measure, samples: Samples) -> tuple[Any, Any]:
-    """Return the time constant or the amplitude of an exponential, and its derivatives."""
-    y, xp = samples.y, array_module(samples.y)
-    value, slope = xp.zeros(y.shape[:-1]), xp.zeros(y.shape)
+def _exponential(measure: Measure, samples: Samples) -> tuple[Any, Callable[[], Any]]:
+    """Return the time constant or the amplitude of an exponential, and as `measured`."""
+    y, xp, which = samples.y, array_module(samples.y), measure.component - 1
+    value, fits = xp.zeros(y.shape[:-1]), []
     for n in np.unique(to_host(samples.n)).tolist():
         sweeps, every = xp.flatnonzero(samples.n == n), -(-n // _FITTED)
         some = y[..., sweeps, :n:every]
         fit = _ExponentialFit(some.reshape(-1, some.shape[-1]), measure.exponentials)
+        found, scale = fit.amplitude(which), 1.0
         if measure.kind == "tau":
-            found, by = (every * samples.step_ms * x for x in fit.tau(measure.component - 1))
-        else:
-            found, by = fit.amplitude(measure.component - 1)
+            scale = every * samples.step_ms
+            found = scale * fit.tau(which)
         value[..., sweeps] = found.reshape(some.shape[:-1])
-        slope[..., sweeps, :n:every] = by.reshape(some.shape)
+        fits.append((fit, sweeps, n, every, scale))
+
+    def slope() -> Any:
+        by_samples = xp.zeros(y.shape)
+        for fit, sweeps, n, every, scale in fits:
+            by = fit.slope_of_amplitude(which)
+            if measure.kind == "tau":
+                by = scale * fit.slope_of_tau(which)
+            by_samples[..., sweeps, :n:every] = by.reshape(*y.shape[:-2], len(sweeps), -1)
+        return by_samples
+
     return value, slope
 
 
@@ -293,8 +324,7 @@ class _ExponentialFit:
         # from the fastest to the slowest
         order = xp.argsort(self.q, axis=1)
         self.q = xp.take_along_axis(self.q, order, axis=1)
-        self.linear, residual = self._solved(self.q, self.y)
-        self.jacobian, self.hessian = self._derivatives(self.q, self.linear, residual)
+        self.linear, self.residual = self._solved(self.q, self.y)
 
     def _exponentials(self, q: Any) -> Any:
         """Return (n_currents, n, k)."""
@@ -383,21 +413,31 @@ class _ExponentialFit:
         They are 0 where currents determine none, or a time constant is at the end of its range.
         """
         xp = self.xp
-        one = xp.zeros((len(self.q), self.hessian.shape[1], 1))
+        jacobian, hessian = self._derivatives(self.q, self.linear, self.residual)
+        one = xp.zeros((len(self.q), hessian.shape[1], 1))
         one[:, place] = 1.0
-        scale = xp.sqrt(xp.diagonal(self.hessian, axis1=1, axis2=2) ** 2) ** 0.5 + _TINY
-        even = self.hessian / (scale[:, :, None] * scale[:, None, :])
+        scale = xp.abs(xp.diagonal(hessian, axis1=1, axis2=2)) ** 0.5 + _TINY
+        even = hessian / (scale[:, :, None] * scale[:, None, :])
         solved = _solve(even, one / scale[:, :, None]) / scale[:, :, None]
         low, high = self._ends
-        inside = ((self.q > low) & (self.q < high)).all(axis=1) & xp.isfinite(solved).all(axis=(1, 2))
-        return xp.where(inside[:, None], (self.jacobian @ solved)[:, :, 0], 0.0)
+        inside = ((self.q > low) & (self.q < high)).all(axis=1) & xp.isfinite(solved).all(
+            axis=(1, 2)
+        )
+        return xp.where(inside[:, None], (jacobian @ solved)[:, :, 0], 0.0)
 
-    def tau(self, which: int) -> tuple[Any, Any]:
-        """Return a time constant, in samples, and its derivatives by the currents."""
-        tau = self.xp.exp(self.q[:, which])
+    def tau(self, which: int) -> Any:
+        """Return a time constant, in samples."""
+        return self.xp.exp(self.q[:, which])
+
+    def slope_of_tau(self, which: int) -> Any:
+        """Return its derivatives by the currents."""
         by = self._by_samples(1 + self.k + which)
-        return tau, (tau / self.size)[:, None] * by
+        return (self.tau(which) / self.size)[:, None] * by
 
-    def amplitude(self, which: int) -> tuple[Any, Any]:
-        """Return an amplitude at the first sample, and its derivatives by the currents."""
-        return self.size * self.linear[:, 1 + which], self._by_samples(1 + which)
+    def amplitude(self, which: int) -> Any:
+        """Return an amplitude at the first sample."""
+        return self.size * self.linear[:, 1 + which]
+
+    def slope_of_amplitude(self, which: int) -> Any:
+        """Return its derivatives by the currents."""
+        return self._by_samples(1 + which)

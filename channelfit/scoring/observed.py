@@ -74,11 +74,11 @@ class _Windows:
         self._pieces: dict[int, tuple[list[RowBlock], list[_Piece]]] = {}
         self._arrays: dict[str, tuple[Any, ...]] = {}
 
-    def take(self, currents: Any) -> tuple[Any, Any]:
-        """Return the measure of currents (n_data, n), (n, n_sweeps), and derivatives by samples."""
+    def take(self, currents: Any) -> Any:
+        """Return the measure (n, n_sweeps) of currents (n_data, n)."""
         xp = array_module(currents)
         places, *_ = self._on(xp)
-        return self._measured(xp.ascontiguousarray(xp.moveaxis(currents[places], -1, 0)))
+        return self._measured(xp.ascontiguousarray(xp.moveaxis(currents[places], -1, 0)))[0]
 
     def take_rows(self, blocks: list[RowBlock], rows: Any) -> tuple[Any, Any]:
         """Return the measure, and its derivatives (n, n_sweeps, n_free) by parameters.
@@ -94,8 +94,9 @@ class _Windows:
             found = currents[:, piece.rows] / piece.root
             found = found if piece.basis is None else found @ piece.basis.T
             y[:, piece.sweeps, piece.window] = found
-        value, slope = self._measured(y)
-        slope = slope * self._on(xp)[1]
+        value, by_samples = self._measured(y)
+        with np.errstate(all="ignore"):  # of candidates that fail
+            slope = by_samples() * self._on(xp)[1]
         by = xp.zeros((len(rows), len(self.places), rows.shape[2] - 1))
         for piece in pieces:
             found = slope[:, piece.sweeps, piece.window]
@@ -103,10 +104,11 @@ class _Windows:
             by[:, piece.sweeps] += (found[:, :, None, :] @ rows[:, piece.rows, 1:])[:, :, 0]
         return value, by
 
-    def _measured(self, currents: Any) -> tuple[Any, Any]:
+    def _measured(self, currents: Any) -> tuple[Any, Callable[[], Any]]:
         xp = array_module(currents)
-        _, factor, *times = self._on(xp)
-        return measured(self.measure, Samples(currents * factor, *times, self.step_ms))
+        _, factor, n, first_ms, length_ms = self._on(xp)
+        samples = Samples(currents * factor, n, first_ms, length_ms, self.step_ms)
+        return measured(self.measure, samples)
 
     def _on(self, xp: Any) -> tuple[Any, ...]:
         """Return the arrays of the windows as those of a module."""
@@ -126,14 +128,13 @@ class _Windows:
         owner = np.full((n_data, 3), -1)
         for k, block in enumerate(blocks):
             n_runs, n = block.samples.shape
-            owner[block.samples.ravel()] = np.stack(
-                [np.full(n_runs * n, k), np.repeat(np.arange(n_runs), n), np.tile(range(n), n_runs)],
-                axis=1,
-            )
+            run, offset = np.indices((n_runs, n)).reshape(2, -1)
+            owner[block.samples.ravel()] = np.stack([np.full(n_runs * n, k), run, offset], axis=1)
         members: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
         for sweep, n in enumerate(self.n.tolist()):
             own = owner[self.places[sweep, :n]]
-            cuts = np.flatnonzero(np.diff(own[:, :2], axis=0).any(axis=1)) + 1
+            ahead = np.diff(own, axis=0)
+            cuts = (np.flatnonzero(ahead[:, :2].any(axis=1) | (ahead[:, 2] != 1)) + 1).tolist()
             for a, b in zip([0, *cuts], [*cuts, n], strict=True):
                 k, run, offset = own[a].tolist()
                 members.setdefault((k, offset, int(a), int(b)), []).append((sweep, run))
@@ -141,11 +142,14 @@ class _Windows:
         for (k, offset, a, b), pairs in members.items():
             block, (sweeps, runs) = blocks[k], map(list, zip(*pairs, strict=True))
             inner = slice(offset, offset + b - a)
-            whole = block.basis is None
-            rows = block.rows[runs][:, inner] if whole else block.rows[runs]
-            basis = None if block.basis is None else xp.asarray(block.basis[inner])
-            arrays = (xp.asarray(x) for x in (rows, block.root[runs][:, None]))
-            found.append(_Piece(xp.asarray(np.array(sweeps)), slice(a, b), *arrays, basis))
+            rows, basis = block.rows[runs], None
+            if block.basis is None:
+                rows = rows[:, inner]
+            else:
+                basis = xp.asarray(block.basis[inner])
+            own = np.array(sweeps), rows, block.root[runs][:, None]
+            places, rows, root = map(xp.asarray, own)
+            found.append(_Piece(places, slice(a, b), rows, root, basis))
         return found
 
 
@@ -205,10 +209,9 @@ class ObservedScorer(ChannelScorer):
 
     path, paths = "stepping", ("stepping",)
 
-    def __init__(self, problem: Problem, kind: type[ChannelScorer]) -> None:
+    def __init__(self, problem: Problem, kind: Callable[..., ChannelScorer]) -> None:
         self.problem, self.windows = problem, WindowProblem.of(problem)
-        arguments: dict[str, Any] = {"dtype": "float64", "path": "stepping"}
-        self.inner = inner = kind(self.windows, **arguments)
+        self.inner = inner = kind(self.windows, "float64", path="stepping")
         self.backend, self.xp = inner.backend, inner.xp
         self.source_text, self.source_hash = inner.source_text, inner.source_hash
         model = problem.model
@@ -294,7 +297,7 @@ class ObservedScorer(ChannelScorer):
         def some(which: slice) -> None:
             currents, own = self.inner.window_currents(xp.ascontiguousarray(parameters[:, which]))
             parts = [
-                curve.predicted(lambda w: (w.take(currents)[0], None))[0] for curve in self._curves
+                curve.predicted(lambda w: (w.take(currents), None))[0] for curve in self._curves
             ]
             found = array_module(currents).concatenate(parts, axis=1)
             predicted[which], status[which] = (_moved(x, xp) for x in (found, own))

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sympy
@@ -27,7 +28,14 @@ from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
 from channelfit.reading.errors import InputError
 from channelfit.scoring import reference_matrices
 from channelfit.scoring.reference_matrices import held_propagator, propagator, steady_state
-from channelfit.scoring.scorer import NOTHING_TO_SCORE, ChannelScorer, Linearization, Score
+from channelfit.scoring.scorer import (
+    NOTHING_TO_SCORE,
+    ChannelScorer,
+    Linearization,
+    Score,
+    UseOfRows,
+)
+from channelfit.scoring.tangent_plan import RowBlock
 
 #: mV that the voltage may move in one step of the integrator.
 MAX_STEP_MV = 1.0
@@ -118,6 +126,30 @@ class ReferenceScorer(ChannelScorer):
             hessian[columns[:, None], columns, c] = 2.0 * jacobian.T @ jacobian
             gradient[columns, c] = 2.0 * jacobian.T @ residuals
         return Linearization(score.cost, score.status, gradient, hessian)
+
+    def window_currents(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        currents, status = self._simulate(parameters, self.problem.experiments)
+        out = np.empty((len(self.problem.simulated.sample_mV), len(status)))
+        for places, current in zip(self.problem.simulated.outputs, currents, strict=True):
+            out[places[places >= 0]] = current[places >= 0]
+        return out, status
+
+    def window_slopes(self, parameters: np.ndarray, use: UseOfRows) -> tuple[Any, Any, Any]:
+        """By differences of currents, as `linearize`."""
+        parameters = self._checked(parameters)
+        _, status = self._simulate(parameters, self.problem.experiments)
+        free = [k for k, p in enumerate(self.problem.model.parameters) if not p.fixed]
+        outputs = [places[places >= 0] for places in self.problem.scored.outputs]
+        samples, rows = np.unique(np.concatenate(outputs), return_index=True)
+        block = RowBlock(rows[None], samples[None], np.ones(1), None)
+        found = []
+        for c, theta in enumerate(parameters.T):
+            # the data are zeros
+            residuals, jacobian = self._residuals(theta, free)
+            root = np.sqrt(len(residuals))
+            whole = root * np.hstack([residuals[:, None], jacobian])
+            found.append(whole if status[c] == OK else np.full_like(whole, np.nan))
+        return *use([block], np.array(found)), status
 
     def occupancies(self, values: np.ndarray) -> list[np.ndarray]:
         """Return occupancies at values (n_parameters,): (n_sweeps, n_times_max, n_states).

@@ -85,7 +85,7 @@ class RowBlock:
         cls, tree: RunTree, runs: Sequence[int], first: int, basis: np.ndarray | None
     ) -> RowBlock:
         """Return that of runs of equally many samples, the first row of each before the second."""
-        samples = np.array([np.arange(s.start, s.stop) for s in (samples_of(tree, r) for r in runs)])
+        samples = np.array([np.r_[samples_of(tree, r)] for r in runs])
         rank = samples.shape[1] if basis is None else basis.shape[1]
         rows = first + np.arange(len(runs))[:, None] + len(runs) * np.arange(rank)
         return cls(rows, samples, np.sqrt(tree.run_weight[list(runs)]), basis)

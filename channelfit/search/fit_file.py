@@ -306,9 +306,10 @@ def _weight(row: Section) -> float:
 def _observed(row: Section, experiment: Experiment, read: Callable[..., Columns]) -> Experiment:
     """Return an experiment with what was observed in it."""
     observations, cautions = list[Observation](), list[Caution]()
-    entries = row.items("observe") if isinstance(row.take("observe"), list) else [row.take("observe")]
-    for i, entry in enumerate(entries, 1):
-        key = row.path(f"observe[{i}]" if isinstance(row.take("observe"), list) else "observe")
+    given = row.take("observe")
+    several = isinstance(given, list)
+    for i, entry in enumerate(given if several else [given], 1):
+        key = row.path(f"observe[{i}]" if several else "observe")
         found, doubts = read_observation(Section(entry, row.file, key), experiment.protocol, read)
         observations.append(found)
         cautions += doubts

@@ -197,8 +197,9 @@ def _with_rebased_paths(section: dict[str, Any], file: Path, folder: Path) -> di
         rebase(row, "protocol")
         if isinstance(row, dict):
             observed = row.get("observe")
-            for data in (row.get("recording"), *(observed if isinstance(observed, list) else [observed])):
-                rebase(data, "file")
+            rebase(row.get("recording"), "file")
+            for one in observed if isinstance(observed, list) else [observed]:
+                rebase(one, "file")
     return section
 
 

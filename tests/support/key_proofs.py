@@ -62,6 +62,8 @@ def write_tables(folder: Path) -> None:
         "turned": [",".join(map(repr, column)) for column in current.T.tolist()],
         "parts": ["x,y,z", *rows[:5]],
         "turned_v": ["-80,-60,-40", "-20,0,20", "10,20,30"],
+        "seen": ["v,w,a,b,e", "-40,1,10,12,1", "0,2,90,88,2", "40,3,120,130,3"],
+        "seen2": ["v,w,a,b,e", "-40,1,11,12,1", "0,2,91,88,2", "40,3,120,130,3"],
         "commas": [f"{k},{k + 100}" for k in range(1, 18)],
         "d": ["x,x2,y,y2", "1,2,3,4.5", "2,1,5,6", "3,5,7,1"],
         "d2": ["x,x2,y,y2", "1,2,3,4.5", "2,1,9,6", "3,5,7,1"],
@@ -172,6 +174,7 @@ class Proof:
     def told(self) -> bool:
         """Return whether the key only describes, so that its effect is to be printed."""
         labels = {("model", "states"), ("function", "parameters/w/unit")}
+        labels |= {("fit", "fit/experiments/0/observe/x")}
         return self.path.split("/")[-1] in TOLD or (self.base, self.path) in labels
 
     def documents(self) -> list[dict[str, Any]]:
@@ -212,7 +215,8 @@ def seen(folder: Path, base: str, text: str, told: bool) -> str:
 def _place(text: str) -> str:
     """A path of the table without its abbreviations."""
     recording = text.replace("RECORDING", "EXPERIMENT/recording")
-    return recording.replace("EXPERIMENT", "fit/experiments/0")
+    observed = recording.replace("OBSERVED", "EXPERIMENT/observe")
+    return observed.replace("EXPERIMENT", "fit/experiments/0")
 
 
 def _proofs() -> dict[tuple[str, str], Proof]:

@@ -49,9 +49,7 @@ _FRACTIONS = Key(
 _EXPONENTIALS = Key(
     Integer(1, 2), "The number of exponentials that are fitted for `tau` or `amplitude`.", 2, 1
 )
-_COMPONENT = Key(
-    Integer(1, 2), "Which exponential is meant, counted from the fastest one.", 2, 1
-)
+_COMPONENT = Key(Integer(1, 2), "Which exponential is meant, counted from the fastest one.", 2, 1)
 
 OBSERVATION = Keys(
     "observation",

@@ -102,16 +102,16 @@ def curves_of(experiment: Experiment, result: np.ndarray) -> list[ObservedCurve]
         order = np.argsort(observation.x, kind="stable")
         order = order[np.isfinite(observation.x[order])]
         n = np.full(len(row), np.nan) if observation.n is None else observation.n
-        arrays = (observation.x, observation.value, observation.error, n, row / observation.scale)
-        found.append(
-            ObservedCurve(
-                f"{experiment.title}: {observation.name}",
-                observation.x_label,
-                observation.label,
-                *(one[order] for one in arrays),
-                held_out=experiment.weight == 0,
+        x, value, error, n, fit = (
+            one[order]
+            for one in (
+                *(observation.x, observation.value, observation.error, n),
+                row / observation.scale,
             )
         )
+        title, held_out = f"{experiment.title}: {observation.name}", experiment.weight == 0
+        labels = observation.x_label, observation.label
+        found.append(ObservedCurve(title, *labels, x, value, error, n, fit, held_out))
     return found
 
 
@@ -153,8 +153,8 @@ def observed_figure(curves: Sequence[ObservedCurve], title: str = "", subtitle: 
         for axis, curve in zip(axes, curves, strict=False):
             for k, result in enumerate((curve.result, *curve.rivals)):
                 axis.plot(curve.x, result, color=COLORS[k % len(COLORS)], linewidth=1.6)
-            bars = {"fmt": "o", "color": INK, "ms": 4, "mfc": "none", "capsize": 2}
-            axis.errorbar(curve.x, curve.value, np.nan_to_num(curve.error), **bars)
+            bars: dict[str, Any] = {"fmt": "o", "ms": 4, "mfc": "none", "capsize": 2}
+            axis.errorbar(curve.x, curve.value, np.nan_to_num(curve.error), color=INK, **bars)
             axis.set_xlabel(one_line(curve.x_label), parse_math=False)
             axis.set_ylabel(one_line(curve.y_label), parse_math=False)
             axis.set_title(one_line(curve.title), fontsize="small", parse_math=False)

@@ -26,13 +26,13 @@ from channelfit.results.report.curve_figures import (
     convergence_figure,
     family_figures,
 )
+from channelfit.results.report.observed_curves import side_by_side_curves
 from channelfit.results.report.page_content import (
     ReportedFit,
     SharedRecording,
     in_range,
     side_by_side,
 )
-from channelfit.results.report.observed_curves import side_by_side_curves
 from channelfit.results.report.picture_texts import brief
 from channelfit.results.report.plots import (
     COLORS,
@@ -210,8 +210,8 @@ def print_curves(
             width = 0.6 if one.role == "muted" else 1.2
             axis.plot(one.x, one.y, style, color=color, linewidth=width)
         if one.error is not None:
-            bars = {"fmt": "none", "ecolor": color, "elinewidth": 0.7, "capsize": 1.5}
-            axis.errorbar(one.x, one.y, np.nan_to_num(one.error), **bars)
+            bars: dict[str, Any] = {"fmt": "none", "elinewidth": 0.7, "capsize": 1.5}
+            axis.errorbar(one.x, one.y, np.nan_to_num(one.error), ecolor=color, **bars)
         if one.points:
             marker = _MARKERS[one.points]
             axis.plot(one.x, one.y, marker, color=color, ms=3, mfc="none", mew=0.7)
