@@ -236,7 +236,7 @@ class _Extremum:
         at_edge = xp.take_along_axis(y, edge[..., None], axis=-1)[..., 0]
         share = at_edge / self.value
         length, sign = samples.length_ms, -1.0 if before else 1.0
-        beyond = xp.where(before, 0.0, length) + sign * length * (share - fraction)
+        beyond = (0.0 if before else length) + sign * length * (share - fraction)
 
         def slope() -> Any:
             of_peak = self.spread(self.weights)
