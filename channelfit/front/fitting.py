@@ -285,7 +285,7 @@ def prepared(plan: FitPlan, backend: str, dtype: str, path: str, screen: SearchS
     free = plan.space.n_free
     screen.title = f"{plan.name}: {plan.optimizer}, {free} free parameters, seed {plan.seed}"
     screen.rules = plan.stop_rules
-    screen.of_currents = plan.has_currents
+    screen.of_currents = plan.has_currents and plan.problem.has_recordings
     return scorer
 
 

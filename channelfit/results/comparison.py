@@ -311,11 +311,16 @@ def comparison_figure(compared: Sequence[ComparedFit], title: str) -> Figure:
         compared: the schemes, all fitted to the same experiments, in the order of the legend.
         title: stands above the panels.
     """
-    from channelfit.results.report.plots import traces_figure  # loads Matplotlib
+    # these load Matplotlib
+    from channelfit.results.report.observed_curves import curves_of, observed_figure
+    from channelfit.results.report.plots import traces_figure
 
-    panels = []
+    panels, curves = [], []
     for k, experiment in enumerate(compared[0].fit.problem.experiments):
         if experiment.observations:
+            fits = [curves_of(experiment, c.winner.traces[k]) for c in compared]
+            for one, *others in zip(*fits, strict=True):
+                curves.append(replace(one, rivals=tuple(other.result for other in others)))
             continue
         recording, first = experiment.recording, compared[0].winner.traces[k]
         panels.append(
@@ -328,5 +333,7 @@ def comparison_figure(compared: Sequence[ComparedFit], title: str) -> Figure:
                 rivals=tuple(c.winner.traces[k] for c in compared[1:]),
             )
         )
+    if not panels:
+        return observed_figure(curves, title)
     labels = [c.label for c in compared]
     return traces_figure(panels, title, names=("data", *labels, "fit − data"))

@@ -280,15 +280,25 @@ def _inspect_fit(file: Path, out: Path) -> None:
         assert recording is not None
         title = f"experiment {k}: {recording.source}, {experiment.protocol.name}"
         _print(title, _experiment_rows(experiment))
+        if experiment.observations:
+            continue
         panels.append(Prepared(title, experiment.protocol, recording.raw_pA, recording))
     warn(plan.cautions)
-    save_picture(prepared_figure(panels, plan.name), out)
+    if panels:
+        save_picture(prepared_figure(panels, plan.name), out)
 
 
 def _experiment_rows(experiment: Experiment) -> Iterator[tuple[str, str]]:
     """Yield the facts about one experiment of a fit: a label and a text each."""
     protocol, recording = experiment.protocol, experiment.recording
     assert recording is not None
+    if experiment.observations:
+        yield from protocol_lines(protocol)
+        for one in experiment.observations:
+            known = one.value[np.isfinite(one.value)]
+            text = f"{one.label} by {one.x_label}, {known.min():.4g} to {known.max():.4g}"
+            yield one.name, f"{text}; {one.counts.sum()} numbers count"
+        return
     known = np.isfinite(protocol.command())
     counts = (recording.weight > 0) & known
     yield from protocol_lines(protocol)
