@@ -136,20 +136,19 @@ class _Windows:
             ahead = np.diff(own, axis=0)
             cuts = (np.flatnonzero(ahead[:, :2].any(axis=1) | (ahead[:, 2] != 1)) + 1).tolist()
             for a, b in zip([0, *cuts], [*cuts, n], strict=True):
-                k, run, offset = own[a].tolist()
-                members.setdefault((k, offset, int(a), int(b)), []).append((sweep, run))
+                k, number, offset_of_run = own[a].tolist()
+                members.setdefault((k, offset_of_run, a, b), []).append((sweep, number))
         found = []
-        for (k, offset, a, b), pairs in members.items():
+        for (k, first, a, b), pairs in members.items():
             block, (sweeps, runs) = blocks[k], map(list, zip(*pairs, strict=True))
-            inner = slice(offset, offset + b - a)
-            rows, basis = block.rows[runs], None
+            inner, rows, basis = slice(first, first + b - a), block.rows[runs], None
             if block.basis is None:
                 rows = rows[:, inner]
             else:
                 basis = xp.asarray(block.basis[inner])
-            own = np.array(sweeps), rows, block.root[runs][:, None]
-            places, rows, root = map(xp.asarray, own)
-            found.append(_Piece(places, slice(a, b), rows, root, basis))
+            own_arrays = (np.array(sweeps), rows, block.root[runs][:, None])
+            of_sweeps, of_rows, root = map(xp.asarray, own_arrays)
+            found.append(_Piece(of_sweeps, slice(a, b), of_rows, root, basis))
         return found
 
 

@@ -96,9 +96,12 @@ class ObservedCurve:
 
 
 def curves_of(experiment: Experiment, result: np.ndarray) -> list[ObservedCurve]:
-    """Return the observations of an experiment with predicted numbers (n_curves, n_sweeps)."""
+    """Return the observations of an experiment with predicted numbers (n_curves, n_sweeps).
+
+    There are none of a recording.
+    """
     found = []
-    for observation, row in zip(experiment.observations, result, strict=True):
+    for observation, row in zip(experiment.observations, result, strict=False):
         order = np.argsort(observation.x, kind="stable")
         order = order[np.isfinite(observation.x[order])]
         n = np.full(len(row), np.nan) if observation.n is None else observation.n
