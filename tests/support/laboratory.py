@@ -32,3 +32,6 @@ def laboratory(folder: Path) -> None:
         folder / "na_steps.yaml"
     )
     write_nwb(folder / "cell_5.nwb")
+    for name, rows, least in (("activation", 10, -40), ("tau", 8, -20)):  # of observations.md
+        lines = [f"{least + 10 * k},{0.1 * k + 2},{0.1 * k + 2},0.1" for k in range(rows)]
+        (folder / f"{name}.csv").write_text("\n".join(["v,open,tau,sem", *lines]))
