@@ -4,10 +4,11 @@
 
 * coverage: cells of 100 to 10,000 channels (evenly in the logarithm) are simulated one by one, with
   the noise of amplifier and open channels, of two schemes: two states, of which the voltage opens
-  one; and two closed states, an open one and an inactivated one. Each cell is fitted from its true
-  values twice: by the likelihood of channel noise, and by least squares, with the conductance in
-  place of number and current of channels. For each: the share of the 95 % intervals that hold the
-  truth; of least squares those for independent residuals, and those from their spectrum.
+  one; and two closed states, an open one and an inactivated one; of three and of six sweeps. Each
+  cell is fitted from its true values twice: by the likelihood of channel noise, and by least
+  squares, with the conductance in place of number and current of channels. For each: the share of
+  the 95 % intervals that hold the truth; of least squares those for independent residuals, and
+  those from their spectrum.
 * munch: ten concentrations of the scheme C1-C2-C3-O, simulated by Münch et al. (2022, eLife
   11:e62714) with 8,000 channels of 1 pA in each of five patches. FOLDER holds `current8000.npy` and
   `ligand_conc.txt` of github.com/JanMuench/Tutorial_Patch-clamp_data, which are not kept here. The
@@ -22,6 +23,7 @@ import argparse
 import tempfile
 import time
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -76,11 +78,18 @@ SCHEMES = {
         },
     ),
 }
-STEPS = [{"hold": 5}, {"step": {"values": [-40, -10, 20]}, "for": 100}, {"step": -60, "for": 45}]
-PROTOCOL = {"name": "steps", "holding": -90, "sampling": 0.5, "segments": STEPS}
+#: The voltages of the sweeps of a cell, of 150 ms each.
+VOLTAGES = ((-40, -10, 20), (-60, -40, -20, 0, 20, 40))
 
 
-def planned(folder: Path, name: str, noise: bool) -> FitPlan:
+def steps_to(voltages: tuple[int, ...]) -> dict[str, object]:
+    """A protocol with a sweep for each voltage."""
+    step = {"step": {"values": list(voltages)}, "for": 100}
+    segments = [{"hold": 5}, step, {"step": -60, "for": 45}]
+    return {"name": "steps", "holding": -90, "sampling": 0.5, "segments": segments}
+
+
+def planned(folder: Path, name: str, noise: bool, voltages: tuple[int, ...]) -> FitPlan:
     """The fit of a scheme, with its noise or with a conductance alone."""
     rates, kinetic = SCHEMES[name]
     rows = kinetic | (OF_ALL if noise else {"g": (0.05, 5000, "nS", 20.0)})
@@ -102,7 +111,7 @@ def planned(folder: Path, name: str, noise: bool) -> FitPlan:
     }
     if noise:
         model["fit"]["noise"] = {"channels": "N", "instrument": "sigma", "open": "flicker"}
-    (folder / "steps.yaml").write_text(dump_yaml(PROTOCOL))
+    (folder / "steps.yaml").write_text(dump_yaml(steps_to(voltages)))
     file = folder / "model.yaml"
     file.write_text(dump_yaml(model))
     return load_plan(file)
@@ -147,11 +156,12 @@ def fitted(plan: FitPlan, truth: np.ndarray) -> tuple[list[np.ndarray], float]:
 def of_coverage(n_cells: int) -> list[Row]:
     """The rows of simulated cells."""
     rows = []
-    for number, name in enumerate(SCHEMES):
+    for number, (name, voltages) in enumerate(product(SCHEMES, VOLTAGES)):
         with tempfile.TemporaryDirectory() as folder:
-            noisy = planned(Path(folder), name, True)
-            plain = planned(Path(folder), name, False)
+            noisy = planned(Path(folder), name, True, voltages)
+            plain = planned(Path(folder), name, False, voltages)
         names = [p.name for p in noisy.problem.parameters]
+        title = f"{name}, {n_scored(noisy.problem):,} samples"
         found: dict[str, list[np.ndarray]] = {"noise": [], "independent": [], "spectrum": []}
         seconds = []
         for cell in range(n_cells):
@@ -186,15 +196,14 @@ def of_coverage(n_cells: int) -> list[Row]:
             lost = int(np.isnan(all_cells).any(axis=1).sum())
             note += f"; {lost} cells with a parameter at a bound" if lost else ""
             share = 100 * float(np.nanmean(all_cells))
-            rows.append(Row(f"{name}: {label}: intervals that hold", share, "%", note=note))
+            rows.append(Row(f"{title}: {label}: intervals that hold", share, "%", note=note))
             if kind == "noise":
                 for key in ("N", "gamma"):
                     share = 100 * float(each[names.index(key)])
-                    rows.append(Row(f"{name}: {label}: those of {key}", share, "%"))
-        samples = n_scored(noisy.problem)
-        note = f"{samples} samples, {len(names)} parameters, from the true values"
+                    rows.append(Row(f"{title}: {label}: those of {key}", share, "%"))
+        note = f"{len(names)} parameters, from the true values"
         rows.append(
-            Row(f"{name}: a fit", 1e3 * float(np.median(seconds)), "ms of a core", note=note)
+            Row(f"{title}: a fit", 1e3 * float(np.median(seconds)), "ms of a core", note=note)
         )
     return rows
 
