@@ -101,11 +101,8 @@ class Informed:
         sampling: float,
         factor: bool = False,
     ) -> None:
-        instant = [c.name for s in sources for c in s.model.chains if c.instant]
-        if instant:
-            raise InputError(
-                f"the gate {instant[0]} has no time constant (tau: 0); design needs one"
-            )
+        for name in (c.name for s in sources for c in s.model.chains if c.instant):
+            raise InputError(f"the gate {name} has no time constant (tau: 0); design needs one")
         self.sources, self.scales, self.factor = sources, scales, factor
         self.per_ms = 1.0 / (noise**2 * sampling)
 
@@ -149,21 +146,17 @@ class _ChainWalk:
         self.ends, self.rows = _exponentials(
             value[:, :-1], by[:, :, :-1], np.array(chain.conductances), walk.pieces
         )
-        self.states = z = self._walked()
-        r = self.rows
+        # states and derivatives as panels begin, (panels, 1 + here, members, n)
+        self.states = np.empty((len(self.ends), *self.begins.shape))
+        z = self.begins.real
+        for q, end in enumerate(self.ends.real):
+            self.states[q] = z = self.begins.real if walk.begins[q] else z
+            z = _through(end, z)
+        z, r = self.states, self.rows
         # (panels, nodes, members), and in front of the members for derivatives
         self.open = np.einsum("qgmn,qmn->qgm", r[:, :, 0], z[:, 0])
         self.open_by = np.einsum("qgmn,qpmn->qgpm", r[:, :, 0], z[:, 1:])
         self.open_by += np.einsum("qgpmn,qmn->qgpm", r[:, :, 1:], z[:, 0])
-
-    def _walked(self) -> Array:
-        """Return states and derivatives as panels begin, (panels, 1 + here, members, n)."""
-        found = np.empty((len(self.ends), *self.begins.shape))
-        z, ends = self.begins.real, self.ends.real
-        for q, begins in enumerate(self.walk.begins):
-            found[q] = z = self.begins.real if begins else z
-            z = _through(ends[q], z)
-        return found
 
     def backward(self, bar: Array, bar_by: Array) -> tuple[Array, Array, float]:
         """Return derivatives by the voltage and the length of each panel, and by holding.
@@ -187,9 +180,8 @@ class _ChainWalk:
             by_v[q] = (later * _through(end_v[q], z[q])).sum()
             by_length[q] += (later * _through(end[q], rate[q])).sum()
             before = (np.swapaxes(end[q, 0], -1, -2) @ later[..., None])[..., 0]
-            before[0] += (np.swapaxes(end[q, 1:], -1, -2) @ later[1:][..., None])[..., 0].sum(
-                axis=0
-            )
+            others = np.swapaxes(end[q, 1:], -1, -2) @ later[1:][..., None]
+            before[0] += others[..., 0].sum(axis=0)
             later = before + given[q]
             if self.walk.begins[q]:
                 begun, later = begun + later, np.zeros(z.shape[1:])

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.optimize import minimize
+from scipy.optimize import Bounds, minimize
 
 from channelfit.designs.criteria import Criterion, worst_of
 from channelfit.designs.information import Informed, Pieces, Source
@@ -183,14 +183,9 @@ class DesignPlan(ABC):
                 return FAILED, np.zeros_like(y)
             return total, shares @ np.array([gradient for _, gradient in found])
 
-        end = minimize(
-            value,
-            x,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=[(low, high) for low, high in self.waveform.bounds],
-            options={"maxiter": iterations},
-        )
+        bounds = Bounds(*self.waveform.bounds.T)
+        options: Any = {"maxiter": iterations}
+        end = minimize(value, x, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return np.asarray(end.x), float(end.fun)
 
     def protocol(self, x: Array, name: str) -> Protocol:
