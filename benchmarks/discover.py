@@ -1,6 +1,7 @@
 """Measures how often `channelfit discover` finds the scheme that made the data, and how fast it is.
 
-    python benchmarks/discover.py [--cases 20] [--jobs N] [--states 3 5] [--cycles N] [--keep 10]
+    python benchmarks/discover.py [--cases 20] [--only 4 7 9] [--jobs N] [--states 3 5] [--cycles N]
+        [--keep 10]
     python benchmarks/discover.py --speed 6 [--share 24] [--backend cuda] [--jobs N]
 
 For each case a scheme is drawn from all of so many states, and its rates anew until the data
@@ -11,7 +12,9 @@ largest number are fitted, and it is asked where the true one stands: first, wit
 BIC, or equivalent to one that is (each fits the currents of the other to 1e-4).
 
 --jobs computes so many cases at a time, each in a process of its own with its share of the cores. A
-case is the same beside others as alone, but for its seconds.
+case is the same beside others as alone, but for its seconds. Each is written when it ends; --only
+computes some of them, and joins them with those that the file has, so that what a run that was cut
+off has left out can be added.
 
 --speed scans a share of the schemes of so many states, drawn at random, as one level and without
 their parents: what a scheme takes, all rounds together, and what all would take at that pace. With
@@ -19,15 +22,14 @@ one job seconds are those of the processor, on all its cores, so that what else 
 and all schemes are extrapolated to two cores. With several jobs, which are processes as those of
 --cluster local:N and share the GPU if the backend is cuda, seconds are those of the clock; it runs
 from when all processes are there, and so includes what each of them loads and compiles.
-
-Results are written after every case, so that a run that is cut off leaves what it has measured.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -35,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import Row, as_script, finish
+from report import RESULTS, Row, as_script, finish
 
 from channelfit.discovery.models import SchemeModels
 from channelfit.discovery.results import EQUIVALENT, Found, found_by
@@ -196,7 +198,9 @@ def rows_of(cases: list[Case]) -> list[Row]:
     ]
 
 
-def cases_of(numbers: range, jobs: int, space: Space, keys: Mapping[str, Any]) -> Iterator[Case]:
+def cases_of(
+    numbers: Sequence[int], jobs: int, space: Space, keys: Mapping[str, Any]
+) -> Iterator[Case]:
     """Yield cases as they end, so many at a time."""
     if jobs == 1:
         yield from (case(number, space, keys) for number in numbers)
@@ -243,6 +247,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--only", type=int, nargs="+")
     parser.add_argument("--states", type=int, nargs=2, default=(3, 5))
     parser.add_argument("--cycles", type=int)
     parser.add_argument("--keep", type=int, default=10)
@@ -261,14 +266,24 @@ def main() -> None:
         return
     limits = {} if given.cycles is None else {"cycles": given.cycles}
     low, high = given.states
-    space, cases = Space((low, high), **limits), list[Case]()
+    space = Space((low, high), **limits)
     keys = {"states": [2, high], "keep": given.keep, **limits}
-    for one in cases_of(range(1, given.cases + 1), given.jobs, space, keys):
-        cases = sorted([*cases, one], key=lambda c: c.number)
+    numbers = given.only or range(1, given.cases + 1)
+    cases = {} if given.only is None else cases_before(given.out or RESULTS)
+    for k, one in enumerate(cases_of(numbers, given.jobs, space, keys), 1):
+        cases[one.number] = one
         print(one, flush=True)
-        series = {"cases": [asdict(c) for c in cases], "requested": given.cases}
-        rows, last = rows_of(cases), len(cases) == given.cases
+        ordered = [cases[number] for number in sorted(cases)]
+        series = {"cases": [asdict(c) for c in ordered], "requested": given.cases}
+        rows, last = rows_of(ordered), k == len(numbers)
         finish("discover", "Is the true scheme found?", rows, "CPU", given.out, series, last)
+
+
+def cases_before(folder: Path) -> dict[int, Case]:
+    """Return the cases that a file has, by number."""
+    file = folder / "discover.json"
+    found = json.loads(file.read_text())["series"]["cases"] if file.exists() else []
+    return {one["number"]: Case(**one) for one in found}
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import numpy as np
 from channelfit.discovery.schemes import Edge, Scheme
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import words_of_clamps
-from channelfit.problem.experiment import Problem
+from channelfit.problem.experiment import Experiment, Problem
+from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -29,11 +30,15 @@ _REPLACED = ("name", "description", "source", "states", "rates", "gates")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 #: Keys of the fit section that say how one scheme is searched.
 _OF_ONE = ("start", "discover", "optimizer", "stop", "seeds", "name", "description", "source")
+#: The height of a stair that stands for a part of a ramp, mV.
+_STAIR_MV = 5.0
 #: Rates, 1/ms, between which a scan draws each rate at the ends of the command.
 _SLOWEST, _FASTEST = 1e-5, 1e2
-#: Rates, 1/ms, at which a child leaves a state that its parent does not have, and the share of the
-#: time that is spent there; and rates of a transition that its parent does not have.
-_LEAVING, _SHARE, _NEW = (0.01, 0.1, 1.0, 10.0), 0.05, (1e-5, 1e-3, 1e-1)
+#: Rates, 1/ms, at which a child leaves a state that its parent does not have, each with the share
+#: of the time that is spent there; and rates of a transition that its parent does not have. The
+#: first of each leave the currents as they are.
+_LEAVING = ((0.1, 1e-6), (0.01, 0.05), (0.1, 0.05), (1.0, 0.05), (10.0, 0.05))
+_NEW = tuple((size, 0.0) for size in (1e-7, 1e-5, 1e-3, 1e-1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +155,12 @@ class SchemeModels:
         tree = _tree(scheme)
         return {(j, i) for i, j in scheme.edges if tree[i] != j and tree[j] != i}
 
-    def plan_of(self, scheme: Scheme, still: Collection[str] = ()) -> FitPlan:
+    def plan_of(self, scheme: Scheme, still: Collection[str] = (), rough: bool = False) -> FitPlan:
         """Return the plan to fit a scheme to the data; `still` as of `document`.
+
+        Arguments:
+            rough: whether ramps are stairs, and a conductance is solved where it can be: many
+                points are scored quickly so, and the best of them are near the best of all.
 
         Raises InputError where it cannot be.
         """
@@ -160,10 +169,13 @@ class SchemeModels:
         model = build_model(
             document, plan.file, first_temperature(section), words_of_clamps(section)
         )
+        experiments = self._stairs if rough else plan.problem.experiments
+        if rough and not any(e.clamp for e in experiments):
+            section["solve"] = "auto"
         keys = Section({**section, "name": document["name"]}, plan.file, "fit")
         keys.expect(KEYS["fit"])
         found = plan_search(
-            Problem(model, plan.problem.experiments),
+            Problem(model, experiments),
             keys,
             document=document,
             file=plan.file,
@@ -176,6 +188,16 @@ class SchemeModels:
             temperature_stated=plan.temperature_stated,
         )
         return replace(found, start=False, description=scheme.text)
+
+    @cached_property
+    def _stairs(self) -> tuple[Experiment, ...]:
+        """The experiments with ramps as stairs: held voltages need a score no samples."""
+        found = []
+        for e in self.plan.problem.experiments:
+            h = e.protocol.sampling_ms
+            sweeps = tuple(_stairs(sweep, h) for sweep in e.protocol.sweeps)
+            found.append(replace(e, protocol=replace(e.protocol, sweeps=sweeps)))
+        return tuple(found)
 
     # --- points of a search -----------------------------------------------------------------------
 
@@ -210,25 +232,38 @@ class SchemeModels:
                 unit[place] = share_of_range(np.clip(values, own.lower, own.upper), own, np)
         return unit
 
+    def groups(self, plan: FitPlan) -> np.ndarray:
+        """Return (n_free,) the number of a group for each free parameter: those of a transition."""
+        space = replace(plan, solved=()).space
+        names = [space.parameters[k].name for k in space.free]
+        parts = [(name, *name.split("_", 1)) for name in names]
+        shared = [p[2] if len(p) > 2 and p[1] in self.parameters else p[0] for p in parts]
+        return np.unique(shared, return_inverse=True)[1]
+
     def inherited(
         self, child: Scheme, parents: Iterable[tuple[Scheme, tuple[int, ...], Mapping[str, float]]]
     ) -> list[dict[str, float]]:
         """Return values of a child near the currents of its parents.
 
-        A state or a transition that the parent does not have begins with little traffic.
+        A state or a transition that the parent does not have begins with little traffic; one that
+        the child does not have is left out.
 
         Arguments:
-            parents: each with the state of the child that each of its states is, and its values.
+            parents: each with the state of the child that each of its states is, -1 for none, and
+                its values.
         """
         found = []
         for parent, states, values in parents:
             logs = self._rates(parent, values)
-            known = {(states[i], states[j]): own for (i, j), own in logs.items()}
+            places = {(states[i], states[j]): own for (i, j), own in logs.items()}
+            ways = {way for edge in child.edges for way in (edge, edge[::-1])}
+            known = {way: own for way, own in places.items() if way in ways}
             # of a parameter per cell there is one for each, such as g[A1]
             mine = self._kept["parameters"]
             others = {k: v for k, v in values.items() if k.partition("[")[0] in mine}
-            for size in _LEAVING if parent.n < child.n else _NEW:
-                rates = self._with_new(child, known, size) if self._exponential else known
+            new = _LEAVING if parent.n < child.n else _NEW
+            for new_rates in new if len(known) < len(ways) else new[:1]:
+                rates = self._with_new(child, known, *new_rates) if self._exponential else known
                 own = dict(others)
                 for way, suffix in self._suffixes(child).items():
                     own |= {f"{name}_{suffix}": x for name, x in rates.get(way, {}).items()}
@@ -236,9 +271,10 @@ class SchemeModels:
         return found
 
     def _with_new(
-        self, child: Scheme, known: Mapping[Edge, Mapping[str, float]], size: float
+        self, child: Scheme, known: Mapping[Edge, Mapping[str, float]], size: float, share: float
     ) -> dict[Edge, Mapping[str, float]]:
-        """Return the rates of all transitions of a child, new ones up to a size, 1/ms.
+        """Return the rates of all transitions of a child, new ones up to a size, 1/ms; a share of
+        the time is spent in a new state.
 
         One that closes a cycle keeps microscopic reversibility, so that it changes no equilibrium.
         """
@@ -249,7 +285,7 @@ class SchemeModels:
             path = _path(rates, i, j)
             if not path:  # one of both states is new
                 inward = (i, j) if any(i in way for way in rates) else (j, i)
-                rates[inward] = {"a": size * _SHARE, "z": 0.0}
+                rates[inward] = {"a": size * share, "z": 0.0}
                 rates[inward[::-1]] = {"a": size, "z": 0.0}
                 continue
             ratio = sum(math.log(rates[p]["a"] / rates[p[::-1]]["a"]) for p in pairwise(path))
@@ -295,6 +331,24 @@ def unit_of(plan: FitPlan, values: Mapping[str, float]) -> np.ndarray:
             inside = np.clip(values[own.name], own.lower, own.upper)
             found[row] = share_of_range(np.array([inside]), own, np)[0]
     return found
+
+
+def _stairs(sweep: Iterable[Segment], h: float) -> tuple[Segment, ...]:
+    """Return a sweep, sampled every h ms, in which held voltages stand for ramps."""
+    found = []
+    for one in sweep:
+        if not isinstance(one.wave, Ramp):
+            found.append(one)
+            continue
+        first, change = one.wave.v_start_mV, one.wave.v_end_mV - one.wave.v_start_mV
+        n = max(1, min(round(abs(change) / _STAIR_MV), int((one.end_ms - one.start_ms) / h)))
+        inner = np.linspace(one.start_ms, one.end_ms, n + 1)[1:-1]
+        times = [one.start_ms, *(np.round(inner / h) * h).tolist(), one.end_ms]
+        found += [
+            Segment(begin, end, Constant(first + change * (k + 0.5) / n))
+            for k, (begin, end) in enumerate(pairwise(times))
+        ]
+    return tuple(found)
 
 
 def _words(values: Collection[Any]) -> list[str]:

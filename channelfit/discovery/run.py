@@ -132,7 +132,7 @@ def run(
     discovery = Discovery(tasks, executor, store, on_done)
     listener.begin("scanning schemes", discovery.n_scans)
     discovery.scan()
-    listener.begin("fitting the best schemes", min(tasks.effort.keep, len(tasks.schemes)))
+    listener.begin("fitting the best schemes")
     best = discovery.fit()
     listener.begin("comparing the best schemes")
     found = found_by(discovery, best)

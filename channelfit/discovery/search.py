@@ -23,6 +23,7 @@ import numpy as np
 
 from channelfit.discovery.models import SchemeModels, unit_of
 from channelfit.discovery.schemes import Scheme
+from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import Problem, n_scored, rounding_floor
 from channelfit.reading.errors import InputError
 from channelfit.results.comparison import criteria
@@ -30,6 +31,7 @@ from channelfit.results.uncertainty.assessment import assess
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import ChannelScorer, make_scorer
+from channelfit.search.agreement import SAME, agreement
 from channelfit.search.hybrid import Hybrid
 from channelfit.search.least_squares import begin, improve, refine
 from channelfit.search.objective import Objective
@@ -43,9 +45,20 @@ _ITERATIONS, _LEAST = (24, 50, 100), 3
 _HOPELESS = 4.0
 #: Parents from whose solutions a scheme begins, at most.
 _PARENTS = 4
-#: The least starts of a full fit, how many of them must agree, and rounds without a gain after
-#: which it ends anyway.
-_STARTS, _AGREE, _PATIENCE = 16, 3, 1
+#: Starts of a round of a full fit, at least and as a multiple of those of a scan, points drawn for
+#: each, how many starts must agree, and rounds without a gain after which it ends anyway.
+_STARTS, _TIMES, _SCANNED, _AGREE, _PATIENCE = 16, 8, 8, 3, 2
+#: See `Hybrid`: descents of schemes rest for long before they go on.
+_AHEAD = 3000.0
+#: Ends of a full fit with stairs for ramps whose costs are less than so many times the lowest may
+#: be the lowest without.
+_RIVAL = 1.1
+#: Draws of which each point of a scan is the best, where they are scored quickly.
+_DRAWN = 64
+#: Full fits of a scheme, at most, each from what others have led to since.
+_ROUNDS = 4
+#: Iterations from points that are near a minimum, and points of a scheme that are kept.
+_ENDS, _POINTS = 30, 12
 #: Iterations of a fit to the currents of another scheme.
 _TO_CURRENTS = 200
 
@@ -139,7 +152,12 @@ class SchemeTasks:
             plan = self.models.plan_of(self.schemes[place])
             scorer = make_scorer(plan.problem, self.backend)
             if kind == "fit":
-                return self._fitted(plan, scorer, place, given)
+                return self._fitted(plan, scorer, place, number, given)
+            if kind == "assess":
+                return self._assessed(plan, scorer, place, given)
+            if kind in ("up", "down"):
+                ends = refine(self._objective(plan, scorer), given["unit"], _ENDS)
+                return _arrays_of(plan, ends.unit, ends.cost)
             return self._scanned(plan, scorer, place, number, given)
         except InputError as error:
             return _arrays(np.empty((0, 0)), np.empty(0), {"failure": error.message})
@@ -153,40 +171,68 @@ class SchemeTasks:
     def _scanned(
         self, plan: FitPlan, scorer: ChannelScorer, place: int, number: int, given: Arrays
     ) -> Arrays:
-        """Scan and refine known points and new ones; of each the better half goes on."""
-        objective, random = self._objective(plan, scorer), self._random(place, number)
+        """Scan and refine known points and new ones; of each the better half goes on.
+
+        That is done with stairs for ramps, and the ends of the best are refined without.
+        """
+        rough, random = self._rough(place), self._random(place, number)
         scan, starts = (max(1, n >> number) for n in (self.effort.scan, self.effort.starts))
-        drawn = objective.sample(scan, random)
-        best = [_lowest(objective, points, starts) for points in (given["unit"], drawn)]
-        points = begin(objective, np.concatenate(best, axis=1))
+        drawn = rough.sample(scan, random)
+        best = [_lowest(rough, points, starts) for points in (given["unit"], drawn)]
+        points = begin(rough, np.concatenate(best, axis=1))
         new = np.repeat([False, True], [some.shape[1] for some in best])
+        least = max(1, 2 >> number)
         for k in range(_ITERATIONS[number]):
             if k in [_ITERATIONS[number] // part for part in (8, 4, 2)]:
-                least = max(1, 2 >> number)
                 left = [_better_half(points.cost, new == one, least) for one in (0, 1)]
                 points, new = points.take(np.concatenate(left)), new[np.concatenate(left)]
             if points.done.all():
                 break
-            points = improve(objective, points)
-        return _arrays_of(plan, points.unit, points.cost)
+            points = improve(rough, points)
+        unit = np.concatenate([points.unit, given["unit"][:, :1]], axis=1)
+        ends = refine(self._objective(plan, scorer), unit, _ENDS)
+        return _arrays_of(plan, ends.unit, ends.cost)
 
-    def _fitted(self, plan: FitPlan, scorer: ChannelScorer, place: int, given: Arrays) -> Arrays:
-        """Fit a scheme until independent starts agree, and assess its parameters."""
-        objective, random = self._objective(plan, scorer), self._random(place, len(_ITERATIONS))
+    def _fitted(
+        self, plan: FitPlan, scorer: ChannelScorer, place: int, number: int, given: Arrays
+    ) -> Arrays:
+        """Fit a scheme until independent starts agree.
+
+        With stairs for ramps; all ends that may be the lowest without are then refined so.
+        """
+        objective, rough = self._objective(plan, scorer), self._rough(place)
+        random = self._random(place, len(_ITERATIONS) + number)
+        starts = max(_STARTS, _TIMES * self.effort.starts)
         search = Hybrid(
             plan.space.n_free,
             int(random.integers(1 << 62)),
-            starts=max(_STARTS, 2 * self.effort.starts),
+            scan=_SCANNED * starts,
+            starts=starts,
             agree=_AGREE,
             patience=_PATIENCE,
             initial=given["unit"],
+            ahead=_AHEAD,
         )
-        least, best, seen = math.inf, np.empty(0), None
-        for seen in search.search(objective):
-            if seen.best < least:
-                least, best = seen.best, seen.values
-        if not len(best):
+        for _ in search.search(rough):
+            pass
+        found = search.found
+        if found is None or not np.isfinite(found.cost).any():
             raise InputError("no candidate could be scored")
+        order = np.argsort(found.cost, kind="stable")
+        order = order[found.cost[order] <= _RIVAL * found.cost[order[0]] + objective.floor]
+        ends = refine(
+            objective,
+            np.concatenate([given["unit"][:, :1], found.unit[:, order]], axis=1),
+            _ENDS,
+        )
+        cost = found.cost.copy()
+        cost[order] = ends.cost[1:]
+        agreed = agreement(float(ends.cost.min()), cost[found.fresh], _AGREE, objective.floor)
+        return _arrays_of(plan, ends.unit, ends.cost, {"agreement": agreed.as_plain()})
+
+    def _assessed(self, plan: FitPlan, scorer: ChannelScorer, place: int, given: Arrays) -> Arrays:
+        """Bring the best values of a scheme to the minimum, and assess its parameters."""
+        best = plan.space.to_physical(given["unit"][:, :1])[:, 0]
         still: tuple[str, ...] = ()
         if self.models.chooses:
             plan, best, still = self._without_voltage(place, plan, best)
@@ -194,7 +240,6 @@ class SchemeTasks:
         judged = assess(plan, scorer, best, finish=True)
         found = judged.estimate
         facts = {
-            "agreement": search.agreement.as_plain() if search.agreement else None,
             "undetermined": [combination.text for combination in judged.open],
             "values": found.objective.physical(found.unit[:, None])[:, 0].tolist(),
             "still": still,
@@ -260,21 +305,42 @@ class SchemeTasks:
         return [p.name for p in plan.problem.parameters]
 
     def _objective(self, plan: FitPlan, scorer: ChannelScorer) -> Objective:
-        """Return the objective of a scheme, whose scans draw rates as `SchemeModels.scan` does."""
-        found = _Drawn(**vars(plan.objective(scorer)))
+        """Return the objective of a scheme."""
+        found = plan.objective(scorer)
         found.previews = found.at_once = True
-        found.draw = lambda unit, random: self.models.scan(plan, unit, random)
+        return found
+
+    def _rough(self, place: int) -> _Drawn:
+        """Return nearly the same objective with stairs for ramps, from which points are drawn."""
+        plan = self.models.plan_of(self.schemes[place], rough=True)
+        scorer = make_scorer(plan.problem, self.backend)
+        found = _Drawn(**vars(self._objective(replace(plan, solved=()), scorer)))
+        found.groups = self.models.groups(plan)
+        solved = plan.objective(scorer)
+        solved.previews = True
+        found.solved = solved
+        found.draw = lambda n, random: self.models.scan(plan, solved.sample(n, random), random)
         return found
 
 
 class _Drawn(Objective):
-    """An objective that draws points of a scan in a way of its own."""
+    """An objective that draws points of a scan in a way of its own.
 
-    draw: Callable[[np.ndarray, np.random.Generator], np.ndarray]
+    Attributes:
+        solved: the same with a conductance solved, if one is.
+        draw: draws points (n_free, n) of that.
+    """
+
+    solved: Objective
+    draw: Callable[[int, np.random.Generator], np.ndarray]
 
     def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
-        """Draw points (n_free, n)."""
-        return self.draw(super().sample(n, random), random)
+        """Draw points (n_free, n), each the best of several if these are scored quickly."""
+        several = 1 if self.solved.steps else _DRAWN
+        unit = self.draw(several * n, random)
+        cost = to_host(self.solved.score(unit).cost).reshape(n, several)
+        best = cost.argmin(axis=1) + several * np.arange(n)
+        return np.asarray(self.space.to_unit(self.solved.physical(unit[:, best])))
 
 
 def _arrays_of(
@@ -404,12 +470,51 @@ class Discovery:
             here = sorted(good[: self.survivors(level, len(here))])
 
     def fit(self) -> list[int]:
-        """Fit the best schemes fully, and return the places of those that could be."""
+        """Fit the best schemes fully, and return the places of those that could be.
+
+        What is found for one scheme is a start for those that contain it, and for those that it
+        contains; where that is lower than what independent starts came to, these try again.
+        """
+        for number in range(_ROUNDS):
+            self._shared(number)
+            due = [k for k in self._best() if self.fits[k].agreement is None]
+            if not due:
+                break
+            self._round("fit", {("fit", k, number): {"unit": self.fits[k].unit} for k in due})
+        self._shared(_ROUNDS)
+        best = self._best()
+        self._round("assess", {("assess", k, 0): {"unit": self.fits[k].unit} for k in best})
+        return [k for k in self.ranked() if self.fits[k].values is not None]
+
+    def _best(self) -> list[int]:
+        """Return the places of the schemes that are fitted fully, in order."""
         best = self.ranked()[: self.tasks.effort.keep]
         lowest = max(self.fits[best[0]].best, self.floor) if best else 0.0
-        best = [k for k in best if self.fits[k].best <= _HOPELESS * lowest]
-        self._round("fit", {("fit", k, 0): {"unit": self.fits[k].unit} for k in sorted(best)})
-        return [k for k in self.ranked() if self.fits[k].values is not None]
+        return sorted(k for k in best if self.fits[k].best <= _HOPELESS * lowest)
+
+    def _shared(self, number: int) -> None:
+        """Refine what the best schemes become without a part, and schemes worse than a part."""
+        wholes: dict[int, list[Any]] = {}
+        for place in self._best():
+            whole = self.tasks.schemes[place]
+            for k, states in self._parts(place):
+                back = tuple(states.index(i) if i in states else -1 for i in range(whole.n))
+                wholes.setdefault(k, []).append((whole, back, self._values(place)))
+        known = {k: self._inherited(k, wholes[k]) for k in sorted(wholes)}
+        keys: dict[Key, Arrays] = {("down", k, number): {"unit": u} for k, u in known.items()}
+        self._round("down", keys)
+        for level in self.levels():
+            keys = {}
+            for k in level:
+                lower = [p for p in self._parts(k) if self._beats(self.fits[p[0]].best, k)]
+                if lower and not self.fits[k].failure:
+                    parts = [(self.tasks.schemes[j], s, self._values(j)) for j, s in lower]
+                    keys["up", k, number] = {"unit": self._inherited(k, parts)}
+            self._round("up", keys)
+
+    def _beats(self, cost: float, place: int) -> bool:
+        """Whether a cost is below that of a scheme by more than costs of one minimum differ."""
+        return max(cost, self.floor) < self.fits[place].best * (1 - SAME)
 
     def compare(self, best: Sequence[int]) -> dict[tuple[int, int], float]:
         """Fit each of some schemes to the currents of each other one.
@@ -432,9 +537,15 @@ class Discovery:
             for key, one in found.items()
         }
 
-    def plan(self, place: int) -> FitPlan:
-        """Return the plan of a scheme."""
-        still = self.fits[place].still if place in self.fits else ()
+    def _free(self, place: int) -> list[Parameter]:
+        """Return the parameters of a scheme that are searched, those z that were left out too."""
+        space = self.plan(place, ()).space
+        return [space.parameters[k] for k in space.free]
+
+    def plan(self, place: int, still: tuple[str, ...] | None = None) -> FitPlan:
+        """Return the plan of a scheme, as it was fitted if it is not said without which z."""
+        if still is None:
+            still = self.fits[place].still if place in self.fits else ()
         if (place, still) not in self._plans:
             made = self.tasks.models.plan_of(self.tasks.schemes[place], still)
             self._plans[place, still] = made
@@ -445,18 +556,37 @@ class Discovery:
         return dict(task_results(tasks, list(keys), self.executor, self.store, self._done))
 
     def _round(self, stage: str, keys: Mapping[Key, Arrays]) -> None:
-        """Compute tasks, and keep what they found where it is not worse than before."""
+        """Compute tasks, and join what they found with what was known before."""
         for key, found in self._computed(keys).items():
             place = int(key[1])
             new, before = _fit_of(self.tasks.schemes[place], stage, found), self.fits.get(place)
-            if stage == "fit" and before is not None and not new.failure:
-                # other starts, from which currents of others are fitted
-                space = self.plan(place).space
-                names = [space.parameters[k].name for k in space.free]
-                kept = before.unit[[name not in new.still for name in names]]
-                new = replace(new, unit=np.concatenate([new.unit, kept], axis=1))
-            if before is None or not new.failure:
+            if before is None or (not new.failure and before.failure):
                 self.fits[place] = new
+            elif not new.failure:
+                self.fits[place] = self._joined(before, new, place)
+
+    def _joined(self, before: SchemeFit, new: SchemeFit, place: int) -> SchemeFit:
+        """Join the points of two fits of a scheme."""
+        names = [p.name for p in self._free(place)]
+        kept = before.unit[[name not in new.still for name in names]]
+        unit = np.concatenate([new.unit, kept], axis=1)
+        cost = np.concatenate([new.cost, before.cost])
+        if new.values is None:
+            order = np.argsort(cost, kind="stable")[:_POINTS]
+            unit, cost = unit[:, order], cost[order]
+        else:
+            cost[len(new.cost) :] = np.maximum(cost[len(new.cost) :], new.best)
+        # agreement is about a cost that was the lowest
+        agreement = before.agreement if new.agreement is None else new.agreement
+        if new.agreement is None and self._beats(new.best, place):
+            agreement = None
+        return replace(
+            new,
+            unit=unit,
+            cost=cost,
+            stage=before.stage if new.stage == "scanned" else new.stage,
+            agreement=agreement,
+        )
 
     def _done(self, key: Key, found: Arrays) -> None:
         self.on_done(key, _fit_of(self.tasks.schemes[int(key[1])], str(key[0]), found))
@@ -465,29 +595,34 @@ class Discovery:
         """Return the points from which a round of a scheme begins, beside those that it draws."""
         if number:
             return {"unit": self.fits[place].unit}
+        parents = sorted((self.fits[k].best, k, states) for k, states in self._parts(place))
+        schemes = self.tasks.schemes
+        known = [(schemes[k], states, self._values(k)) for _, k, states in parents[:_PARENTS]]
+        try:
+            return {"unit": self._inherited(place, known)}
+        except InputError:  # the task says why
+            return {"unit": np.empty((0, 0))}
+
+    def _parts(self, place: int) -> list[tuple[int, tuple[int, ...]]]:
+        """Return the fitted schemes that one becomes without a state or a transition, each with the
+        state that each of its states is.
+        """
         scheme = self.tasks.schemes[place]
         smaller = [scheme.without_state(k) for k in range(scheme.n)]
         smaller += [scheme.without_edge(edge) for edge in scheme.edges]
         found = [(self.places.get(one[0]), one[1]) for one in smaller if one is not None]
-        parents = [
-            (self.fits[k].best, k, states)
-            for k, states in found
-            if k in self.fits and not self.fits[k].failure
-        ]
-        known = [
-            (self.tasks.schemes[k], states, self._values(k))
-            for _, k, states in sorted(parents)[:_PARENTS]
-        ]
-        try:
-            plan = self.plan(place)
-        except InputError:  # the task says why
-            return {"unit": np.empty((0, 0))}
-        points = [unit_of(plan, v) for v in self.tasks.models.inherited(scheme, known)]
-        return {"unit": np.array(points).T if points else np.empty((plan.space.n_free, 0))}
+        return [(k, s) for k, s in found if k in self.fits and not self.fits[k].failure]
+
+    def _inherited(self, place: int, known: Sequence[Any]) -> np.ndarray:
+        """Return points (n_free, n) of a scheme near others, as of `SchemeModels.inherited`."""
+        plan = self.plan(place, ())
+        values = self.tasks.models.inherited(self.tasks.schemes[place], known)
+        points = [unit_of(plan, one) for one in values]
+        return np.array(points).T if points else np.empty((plan.space.n_free, 0))
 
     def _values(self, place: int) -> dict[str, float]:
         """Return the best values of a scheme so far, by name."""
-        plan, fit = self.plan(place), self.fits[place]
+        plan, fit = self.plan(place, ()), self.fits[place]
         values = plan.space.to_physical(fit.unit[:, :1])[:, 0].tolist()
         return dict(zip((p.name for p in plan.problem.parameters), values, strict=True))
 
@@ -501,7 +636,7 @@ def _fit_of(scheme: Scheme, stage: str, found: Arrays) -> SchemeFit:
         found["unit"],
         found["cost"],
         int(facts.get("n_parameters", 0)),
-        "fitted" if stage == "fit" else "scanned",
+        "fitted" if stage in ("fit", "assess") else "scanned",
         str(facts.get("failure", "")),
         facts.get("agreement"),
         None if undetermined is None else tuple(undetermined),

@@ -46,7 +46,7 @@ _NEAR = 0.02
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
+class Refined:
     """Refined points.
 
     Attributes:
@@ -82,10 +82,10 @@ class _UnderWay:
         """Return some of the starts, by index or mask."""
         return _UnderWay(self.starts.take(which), self.fresh[which], self.past[:, which])
 
-    def found(self, which: np.ndarray) -> _Found:
+    def found(self, which: np.ndarray) -> Refined:
         """Return some of the starts, by mask, as refined points."""
         starts = self.starts
-        return _Found(starts.unit[:, which], starts.cost[which], self.fresh[which])
+        return Refined(starts.unit[:, which], starts.cost[which], self.fresh[which])
 
     def and_new(self, starts: Starts, fresh: np.ndarray) -> _UnderWay:
         """Return these starts followed by new ones, which have no past."""
@@ -96,11 +96,12 @@ class _UnderWay:
             np.concatenate([self.past, past], axis=1),
         )
 
-    def improved(self, objective: Objective, best: float) -> _UnderWay:
-        """Do one more iteration of each, and drop those that would not reach the best."""
+    def improved(self, objective: Objective, best: float, ahead: float) -> _UnderWay:
+        """Do one more iteration of each, and drop those that would not reach the best so soon."""
         past = np.concatenate([self.past[1:], self.starts.cost[None]])
         starts = improve(objective, self.starts)
-        hopeless = _hopeless(past[0], starts.cost, min(best, float(starts.cost.min())))
+        least = min(best, float(starts.cost.min()))
+        hopeless = _hopeless(past[0], starts.cost, least, ahead)
         return _UnderWay(replace(starts, done=starts.done | hopeless), self.fresh, past)
 
 
@@ -117,6 +118,11 @@ class Hybrid(Search):
         patience: rounds without a gain after which the search ends anyway.
         initial: (n_parameters, n_points) points of the unit cube that are refined first. They
             do not count as independent starts.
+        ahead: a start is given up that would not reach the lowest cost at its pace in so many
+            iterations.
+
+    Attributes:
+        found: all points at which starts have ended so far.
     """
 
     n_parameters: int
@@ -126,10 +132,12 @@ class Hybrid(Search):
     agree: int = 3
     patience: int = 4
     initial: np.ndarray | None = None
+    ahead: float = 150.0
     name = "hybrid"
     ends_by_itself = True
     ended: str = field(default="", init=False)
     agreement: Agreement | None = field(default=None, init=False)
+    found: Refined | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.starts = self.starts or max(16, 2 * self.n_parameters)
@@ -157,7 +165,7 @@ class Hybrid(Search):
         objective.previews = True
         self.scan = self.scan or max(_points(objective) * self.n_parameters, self.starts)
         perfect = objective.floor if target is None else min(objective.floor, target)
-        found: _Found | None = None
+        found: Refined | None = None
         under_way: _UnderWay | None = None
         idle = 0
         while idle < self.patience:
@@ -194,8 +202,9 @@ class Hybrid(Search):
             idle = 0 if _least(found) < before * (1 - _CLOSER) else idle
         self.ended = self._conclusion(idle)
 
-    def _compare(self, found: _Found, floor: float) -> None:
-        """Compare the costs at which independent starts have ended so far."""
+    def _compare(self, found: Refined, floor: float) -> None:
+        """Keep the ends of starts so far, and compare the costs of independent ones."""
+        self.found = found
         self.agreement = agreement(_least(found), found.cost[found.fresh], self.agree, floor)
 
     def _conclusion(self, idle: int) -> str:
@@ -207,8 +216,8 @@ class Hybrid(Search):
         return f"{idle} round{'s' * (idle > 1)} without a gain{doubt}"
 
     def _scan(
-        self, objective: Objective, random: np.random.Generator, found: _Found | None, beside: int
-    ) -> Generator[Generation, None, _Found]:
+        self, objective: Objective, random: np.random.Generator, found: Refined | None, beside: int
+    ) -> Generator[Generation, None, Refined]:
         """Score the points of some rounds and choose the starts among them by cost."""
         parts, starts, scan = [], beside * self.starts, beside * self.scan
         if found is None and self.initial is not None:
@@ -224,7 +233,7 @@ class Hybrid(Search):
             cost = yield from _scored(objective, unit, "crossing")
             # the lowest, but not all of them near the best; and the lowest of every few
             lowest = _distinct(unit, cost, n - n // 2, found.best())
-            parts.append(_Found(unit[:, lowest], cost[lowest], np.zeros(len(lowest), bool)))
+            parts.append(Refined(unit[:, lowest], cost[lowest], np.zeros(len(lowest), bool)))
             for first in range(0, 8 * (n // 2), 8):
                 few = slice(first, first + 8)
                 parts.append(_chosen(unit[:, few], cost[few], 1, fresh=False))
@@ -233,7 +242,7 @@ class Hybrid(Search):
     def _refine(
         self,
         objective: Objective,
-        pool: _Found,
+        pool: Refined,
         others: _UnderWay | None,
         best: float,
         perfect: float,
@@ -257,7 +266,7 @@ class Hybrid(Search):
             known = min(best, starts.cost[starts.done].min(initial=np.inf))
             if len(left) <= few and left.min(initial=np.inf) >= known * (1 - SAME):
                 break
-            under_way = under_way.improved(objective, best)
+            under_way = under_way.improved(objective, best, self.ahead)
         return under_way
 
 
@@ -269,7 +278,7 @@ def _points(objective: Objective) -> int:
     return _FEW_POINTS if objective.steps and not objective.on_gpu else _MANY_POINTS
 
 
-def _waves(pool: _Found, first_round: bool) -> list[_Found]:
+def _waves(pool: Refined, first_round: bool) -> list[Refined]:
     """Order the starts for refinement.
 
     In the first round a few go first, and tell which of the others fall behind. A GPU takes as
@@ -280,12 +289,12 @@ def _waves(pool: _Found, first_round: bool) -> list[_Found]:
     if not first_round or len(pool.cost) <= _LEADERS:
         return [pool]
     return [
-        _Found(pool.unit[:, some], pool.cost[some], pool.fresh[some])
+        Refined(pool.unit[:, some], pool.cost[some], pool.fresh[some])
         for some in (slice(_LEADERS), slice(_LEADERS, None))
     ]
 
 
-def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _UnderWay:
+def _begun(objective: Objective, pool: Refined, others: _UnderWay | None) -> _UnderWay:
     """Return new starts beside those still under way."""
     starts = begin(objective, pool.unit)
     if others is None:
@@ -293,21 +302,21 @@ def _begun(objective: Objective, pool: _Found, others: _UnderWay | None) -> _Und
     return others.and_new(starts, pool.fresh)
 
 
-def _least(found: _Found | None) -> float:
+def _least(found: Refined | None) -> float:
     """Return the lowest cost so far, inf while there is none."""
     return math.inf if found is None else float(found.cost.min(initial=np.inf))
 
 
 def _finished(
-    objective: Objective, found: _Found, under_way: _UnderWay
-) -> Generator[Generation, None, _Found]:
+    objective: Objective, found: Refined, under_way: _UnderWay
+) -> Generator[Generation, None, Refined]:
     """Refine to their end those still under way that are lower than the solutions found so far.
 
     The best of all may be among them if the rounds ended because it gained too little.
     """
     under_way = under_way.take(under_way.starts.cost < _least(found))
     starts = yield from _to_the_end(objective, under_way.starts, "refining")
-    return _joined(found, _Found(starts.unit, starts.cost, under_way.fresh))
+    return _joined(found, Refined(starts.unit, starts.cost, under_way.fresh))
 
 
 def _to_the_end(
@@ -323,7 +332,7 @@ def _to_the_end(
     return starts
 
 
-def _looked_around(objective: Objective, found: _Found) -> Generator[Generation, None, _Found]:
+def _looked_around(objective: Objective, found: Refined) -> Generator[Generation, None, Refined]:
     """Refine the best points around the best solution, and add the results."""
     if not math.isfinite(_least(found)):
         return found
@@ -339,10 +348,10 @@ def _looked_around(objective: Objective, found: _Found) -> Generator[Generation,
     starts = begin(objective, some.unit)
     yield _generation(objective, starts, objective.evaluations - before, "looking around")
     starts = yield from _to_the_end(objective, starts, "looking around")
-    return _joined(found, _Found(starts.unit, starts.cost, some.fresh))
+    return _joined(found, Refined(starts.unit, starts.cost, some.fresh))
 
 
-def _explored(found: _Found, agree: int) -> bool:
+def _explored(found: Refined, agree: int) -> bool:
     """Return whether enough fresh starts agree, and few minima that could compete remain unseen.
 
     Of w distinct minima seen in n independent starts there are w (n - 1)/(n - w - 2) in all, as
@@ -357,12 +366,12 @@ def _explored(found: _Found, agree: int) -> bool:
     return arrived >= agree and w * (n - 1) < (w + 0.5) * (n - w - 2)
 
 
-def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: float) -> np.ndarray:
-    """Return (n,) whether starts would not reach the best at the pace of their last iterations."""
+def _hopeless(earlier: np.ndarray, cost: np.ndarray, best: float, ahead: float) -> np.ndarray:
+    """Return (n,) whether starts would not reach the best in so many iterations at their pace."""
     with np.errstate(all="ignore"):
         pace = np.log(earlier / cost) / _MEMORY
         left = np.log(cost / (best * (1 + SAME)))
-        hopeless: np.ndarray = (cost > best * (1 + SAME)) & (left > 150 * pace)
+        hopeless: np.ndarray = (cost > best * (1 + SAME)) & (left > ahead * pace)
     return hopeless
 
 
@@ -384,11 +393,11 @@ def _generation(objective: Objective, starts: Starts, n: int, stage: str) -> Gen
     return summarized(objective, starts.unit, score, stage, n)
 
 
-def _chosen(unit: np.ndarray, cost: np.ndarray, n: int, fresh: bool) -> _Found:
+def _chosen(unit: np.ndarray, cost: np.ndarray, n: int, fresh: bool) -> Refined:
     """Return the n points of lowest cost."""
     order = np.argsort(cost, kind="stable")[:n]
     order = order[np.isfinite(cost[order])]
-    return _Found(unit[:, order], cost[order], np.full(len(order), fresh))
+    return Refined(unit[:, order], cost[order], np.full(len(order), fresh))
 
 
 def _distinct(unit: np.ndarray, cost: np.ndarray, n: int, known: np.ndarray) -> list[int]:
@@ -406,7 +415,7 @@ def _distinct(unit: np.ndarray, cost: np.ndarray, n: int, known: np.ndarray) -> 
 
 
 def _children(
-    objective: Objective, found: _Found, n: int, random: np.random.Generator
+    objective: Objective, found: Refined, n: int, random: np.random.Generator
 ) -> np.ndarray:
     """Draw points (n_free, n): the best, with coordinates of another solution or drawn anew."""
     order = np.argsort(found.cost, kind="stable")[: max(4, len(found.cost) // 2)]
@@ -417,15 +426,17 @@ def _children(
     other = found.unit[:, strangers[random.integers(len(strangers), size=n)]]
     other = np.where(random.random(n) < 0.5, other, objective.sample(n, random))
     share = random.random(n) * 0.6
-    taken = random.random((n_free, n)) < share
-    # at least one coordinate
-    taken[random.integers(n_free, size=n), np.arange(n)] = True
-    return np.where(taken, other, one)
+    groups = np.arange(n_free) if objective.groups is None else objective.groups
+    n_groups = 1 + int(groups.max())
+    taken = random.random((n_groups, n)) < share
+    # at least one of them
+    taken[random.integers(n_groups, size=n), np.arange(n)] = True
+    return np.where(taken[groups], other, one)
 
 
-def _joined(*parts: _Found | None) -> _Found:
+def _joined(*parts: Refined | None) -> Refined:
     known = [part for part in parts if part is not None]
-    return _Found(
+    return Refined(
         np.concatenate([p.unit for p in known], axis=1),
         np.concatenate([p.cost for p in known]),
         np.concatenate([p.fresh for p in known]),

@@ -88,6 +88,8 @@ class Objective:
         at_once: whether least squares computes derivatives with every trial step, and tries one
             damping where it would score several: where derivatives cost no more than a few scores.
         floor: costs up to it are nothing but the scorer's rounding.
+        groups: (n_free,) the number of a group for each coordinate, from 0 on, if some of them mean
+            something only together; None where each stands for itself.
     """
 
     space: SearchSpace
@@ -99,6 +101,7 @@ class Objective:
     previews: bool = False
     at_once: bool = False
     floor: float = 0.0
+    groups: np.ndarray | None = None
 
     @property
     def n_free(self) -> int:

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import channelfit as cf
 from channelfit.discovery import search
-from channelfit.discovery.models import SchemeModels, unit_of
+from channelfit.discovery.models import SchemeModels, _stairs, unit_of
 from channelfit.discovery.results import found_by
 from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Space
@@ -25,6 +25,7 @@ from channelfit.front import discoveries
 from channelfit.front.kinds import make_scorer
 from channelfit.front.main import main
 from channelfit.model.evaluation import evaluate
+from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -125,6 +126,21 @@ def test_cycles_keep_microscopic_reversibility_or_do_not(plan: FitPlan) -> None:
             wanted = np.array([ratio[pair] for pair in rows])
             left = wanted - potential @ np.linalg.lstsq(potential, wanted, rcond=None)[0]
             assert (np.abs(left).max() < 1e-9) == (reversible or scheme.cycles == 0)
+
+
+def test_stairs_stand_for_ramps() -> None:
+    """Held voltages on the grid of samples, each in the middle of what it stands for."""
+    held = Segment(0, 10, Constant(-80))
+    for h, end in ((0.5, 80.0), (3.0, -119.0), (40.0, -80.0)):
+        first, *steps = _stairs((held, Segment(10, 110, Ramp(-120, end))), h)
+        assert first == held
+        assert (steps[0].start_ms, steps[-1].end_ms) == (10, 110)
+        assert all(a.end_ms == b.start_ms for a, b in pairwise(steps))
+        for one in steps:
+            assert one.is_constant
+            assert (one.start_ms / h).is_integer() or one is steps[0]
+            middle = -120 + (end + 120) * ((one.start_ms + one.end_ms) / 2 - 10) / 100
+            assert abs(one.voltage(np.array(0.0)) - middle) < 0.6 * (end + 120) / len(steps)
 
 
 def test_subunits_have_the_rates_of_equal_subunits(plan: FitPlan) -> None:
@@ -258,23 +274,26 @@ def found_in(tasks: SchemeTasks, executor: Any = None, store: Any = None) -> lis
     discovery = Discovery(tasks, executor, store)
     discovery.scan()
     found = found_by(discovery, discovery.fit())
+    for k, fit in discovery.fits.items():  # a scheme can have every current of those it contains
+        parts = [discovery.fits[part].best for part, _ in discovery._parts(k)]
+        assert fit.best <= 1.001 * min(parts, default=np.inf) or fit.failure
     return [found.rows, [vars(one) for one in found.follows]]
 
 
 def test_the_same_bits_elsewhere_and_after_an_interrupt(plan: FitPlan, tmp_path: Path) -> None:
-    tasks = tasks_of(plan)
+    tasks = tasks_of(plan, starts=1)
     here = found_in(tasks)
-    assert found_in(tasks, Elsewhere()) == here
     store = ResultStore(tmp_path / "pieces.bin")
     with pytest.raises(KeyboardInterrupt):
-        found_in(tasks, Elsewhere(5), store)
+        found_in(tasks, Elsewhere(7), store)
     store.close(keep=True)
     store = ResultStore(tmp_path / "pieces.bin")
-    assert len(store.keys) >= 4
-    assert found_in(tasks, None, store) == here
+    assert len(store.keys) >= 6
+    assert found_in(tasks, Elsewhere(), store) == here
     store.close(keep=False)
-    other = found_in(replace(tasks, seed=1))
-    assert other[0] != here[0]
+    other = replace(tasks, seed=1, given={("scan", 0, 0): {"unit": np.empty((5, 0))}})
+    (key,) = other.given
+    assert (other.compute(key)["cost"] != replace(other, seed=0).compute(key)["cost"]).all()
 
 
 @pytest.mark.integration
@@ -298,10 +317,10 @@ def test_a_scheme_that_fails_is_named_and_the_others_are_fitted(
 ) -> None:
     tasks, make = tasks_of(plan, keep=1), SchemeModels.plan_of
 
-    def failing(models: SchemeModels, scheme: Any, still: Sequence[str] = ()) -> FitPlan:
+    def failing(models: SchemeModels, scheme: Any, *rest: Any, **how: Any) -> FitPlan:
         if scheme.text == "C2-O-C1":
             raise InputError("this one cannot be had")
-        return make(models, scheme, still)
+        return make(models, scheme, *rest, **how)
 
     monkeypatch.setattr(SchemeModels, "plan_of", failing)
     table, _ = found_in(tasks)
