@@ -12,7 +12,7 @@ from channelfit.scoring.machine.machine_code import Kernel
 from channelfit.search import least_squares as module
 from channelfit.search.choose import make_optimizer
 from channelfit.search.damped import steps_of, to_the_lowest
-from channelfit.search.hybrid import _explored, _finished, _Found, _UnderWay
+from channelfit.search.hybrid import _explored, _finished, Refined, _UnderWay
 from channelfit.search.least_squares import TRIALS, Starts, begin, damped_steps, improve, refine
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Local, Objective
@@ -218,7 +218,7 @@ def test_a_start_still_under_way_that_is_the_lowest_is_followed_to_its_end():
     starts = begin(objective, (np.array([[0.35, 2.5]]) + 3.0) / 6.0)
     between = np.array([starts.cost.mean()])
     under_way = _UnderWay(starts, np.ones(2, bool), np.full((3, 2), np.inf))
-    worse = _Found(np.ones((1, 1)), between, np.ones(1, bool))
+    worse = Refined(np.ones((1, 1)), between, np.ones(1, bool))
     ends = []
 
     def followed():
@@ -234,7 +234,7 @@ def test_as_many_starts_as_say_that_no_rival_is_unseen(minima, enough):
     """w (n - 1)/(n - w - 2) minima are expected of w that n starts have seen."""
     for n in (enough - 1, enough):
         cost = np.concatenate([np.ones(n - minima + 1), 2.0 + np.arange(1, minima) / 4])
-        found = _Found(np.zeros((2, n)), cost, np.ones(n, bool))
+        found = Refined(np.zeros((2, n)), cost, np.ones(n, bool))
         assert _explored(found, 3) == (n == enough)
         expected = minima * (n - 1) / (n - minima - 2)
         assert (expected < minima + 0.5) == (n == enough)
