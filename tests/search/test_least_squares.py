@@ -12,7 +12,7 @@ from channelfit.scoring.machine.machine_code import Kernel
 from channelfit.search import least_squares as module
 from channelfit.search.choose import make_optimizer
 from channelfit.search.damped import steps_of, to_the_lowest
-from channelfit.search.hybrid import _explored, _finished, Refined, _UnderWay
+from channelfit.search.hybrid import Refined, _explored, _finished, _UnderWay
 from channelfit.search.least_squares import TRIALS, Starts, begin, damped_steps, improve, refine
 from channelfit.search.loop import StopRules, optimize
 from channelfit.search.objective import Local, Objective
