@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -178,3 +179,22 @@ def test_a_cell_fires_as_with_the_builtin_channels(neuron, potassium, adaptive, 
     assert len(spike_times(wanted)) == 8
     assert np.abs(found - wanted).max() < tolerance_mV
     assert spike_times(found) == pytest.approx(spike_times(wanted), abs=1e-5)
+
+
+def test_files_are_fit_for_threads_and_gpus(tmp_path: Path) -> None:
+    """CoreNEURON's own compiler translates each for OpenACC, and nothing in them is VERBATIM."""
+    program = shutil.which("nmodl")
+    whole = ExportSettings(point_process=True)
+    for name in MODELS:
+        for kind, settings in (("density", WHOLE_CELL), ("point", whole)):
+            text = exported(subject(name), "nmodl", replace(settings, suffix=f"{name}_{kind}"))
+            assert re.search(r"^    THREADSAFE$", text, re.MULTILINE)
+            assert not re.search(r"^\s*(VERBATIM|GLOBAL|TABLE|POINTER)\b", text, re.MULTILINE)
+            (tmp_path / f"{name}_{kind}.mod").write_text(text)
+    if program is None:
+        pytest.skip("no nmodl here, the compiler of CoreNEURON")
+    files = [str(file) for file in tmp_path.glob("*.mod")]
+    call = [program, *files, "--output", "out", "--scratch", "scratch", "acc", "--oacc"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert len(list((tmp_path / "out").glob("*.cpp"))) == len(files)
