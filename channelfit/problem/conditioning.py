@@ -41,6 +41,7 @@ _INHERITED = (
     "header",
     "decimal",
     "layout",
+    "series",
     "starts",
     "time",
     "sampling",

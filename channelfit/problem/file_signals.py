@@ -49,20 +49,24 @@ class FileSignal:
 
 
 def refuse_columns_of_signals(section: Section, path: Path) -> None:
-    """Raise InputError where columns are named of a file that has signals."""
+    """Raise InputError where columns are named of a file that has signals, or a series of one that
+    has columns.
+    """
     suffix = suffix_of(path)
     if suffix in READERS and suffix not in TABLES:
         raise section.error(
             f"{suffix} files have signals, no columns; write `signal: NAME`, or `signal: 1` for "
             "the first"
         )
+    if section.text("series", None) is not None:
+        raise section.error(f"{suffix} files have columns and no series; leave it out", "series")
 
 
 def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> FileSignal:
     """Return the signal that ``signal:`` names, by name or number, and its sweeps.
 
     Arguments:
-        outer: has ``header``, ``decimal``, ``layout`` and ``sampling``.
+        outer: has ``header``, ``decimal``, ``layout``, ``series`` and ``sampling``.
         inner: has ``signal``, ``sweeps``, ``unit`` and, of currents, the size of the membrane.
         path: the file.
         dimension: "current" or "voltage".
@@ -72,7 +76,7 @@ def read_signal(outer: Section, inner: Section, path: Path, dimension: str) -> F
     """
     chosen = inner.take("signal")
     named = {"signal": chosen} if isinstance(chosen, str) and "signal" in choices_of(path) else {}
-    contents = read(path, **read_choices(outer), **named)
+    contents = read(path, series=outer.text("series", None), **read_choices(outer), **named)
     signal = _named(inner, contents)
     membrane = read_membrane(inner) if dimension == "current" else None
     factor = _factor(inner, signal, dimension, membrane)

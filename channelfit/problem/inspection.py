@@ -66,7 +66,7 @@ class FileOptions:
         unit: of the current.
         sampling_ms: from one sample to the next.
         command: a file with the protocol that ran, or with the command as it was recorded.
-        layout, decimal: passed on to the reader of the format.
+        layout, decimal, series: passed on to the reader of the format.
     """
 
     signal: str | None = None
@@ -75,6 +75,12 @@ class FileOptions:
     command: Path | None = None
     layout: str | None = None
     decimal: str | None = None
+    series: str | None = None
+
+    @property
+    def choices(self) -> dict[str, str | None]:
+        """What the reader of the format is told, by the names of a recording's keys."""
+        return {"layout": self.layout, "decimal": self.decimal, "series": self.series}
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,7 @@ def inspect_file(path: Path, options: FileOptions | None = None) -> Inspection:
         return _measured(
             Inspection(contents, None, none, "", False, made.sampling_ms, made, "the file itself")
         )
-    contents = _without_infinite(read(path, layout=options.layout, decimal=options.decimal))
+    contents = _without_infinite(read(path, **options.choices))
     memory.check(contents.n_sweeps * contents.n_samples, _BYTES_A_SAMPLE, "samples", path)
     current = _current(contents, options)
     sampling, cautions = _sampling(contents, options), list[Caution]()

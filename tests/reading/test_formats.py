@@ -6,6 +6,7 @@ from __future__ import annotations
 import gzip
 import json
 import struct
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import numpy as np
 import pytest
 
 from channelfit.reading.errors import InputError
-from channelfit.reading.formats import Contents, Epoch, abf, read
+from channelfit.reading.formats import Contents, Epoch, read
+from channelfit.reading.formats.contents import agree
 from support.places import DATA, ROOT, needs_data
 from support.rig_files import (
     COMMAND,
@@ -24,6 +26,7 @@ from support.rig_files import (
     SAMPLING_MS,
     WRITERS,
     write_eph,
+    write_heka,
     write_ibw,
     write_nwb,
     write_wcp,
@@ -64,6 +67,122 @@ def test_igor2_reads_the_same_numbers(name: str, tmp_path: Path) -> None:
     (found,) = read(path).signals
     theirs = np.atleast_2d(binarywave.load(str(path))["wave"]["wData"].T)
     np.testing.assert_array_equal(found.values, theirs * 1e3)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_a_heka_bundle_tells_stimulus_amplifier_and_starts(tmp_path: Path, order: str) -> None:
+    found = read(write_heka(tmp_path / "a.dat", order))
+    assert found.holding_mV == -80
+    for v, sweep in zip((-40, 0, 40), found.epochs, strict=True):
+        rest = Epoch("step", -80, -80, 1)
+        assert sweep == (rest, Epoch("step", v, v, 2), rest)
+    assert found.clamp == pytest.approx(
+        {
+            "membrane_capacitance_pF": 12.5,
+            "series_resistance_MOhm": 10,
+            "seal_resistance_MOhm": 2000,
+            "lowpass_kHz": 2.9,
+            "compensation": 0.7,
+        }
+    )
+    assert found.start_ms is not None
+    assert found.start_ms.tolist() == [0, 5000, 10000]
+
+
+def test_a_series_of_a_heka_bundle_is_chosen_by_number_or_label(tmp_path: Path) -> None:
+    path = write_heka(tmp_path / "a.dat", several=True)
+    with pytest.raises(
+        InputError, match=r'holds 2 series; choose one.*"1/1".*1/2 \(cell 1/IV 1, 3'
+    ):
+        read(path)
+    for name in ("1/2", "cell 1/IV 1", "1/IV 1"):
+        np.testing.assert_allclose(one(read(path, series=name), "current"), 2 * CURRENT, rtol=1e-12)
+    with pytest.raises(InputError, match='"3/1" names none of its 2 series'):
+        read(path, series="3/1")
+    with pytest.raises(InputError, match="has no meaning for .csv files"):
+        read(written(tmp_path, "english.csv"), series="1/1")
+
+
+def test_myokit_reads_the_same_of_a_heka_bundle(tmp_path: Path) -> None:
+    heka = pytest.importorskip("myokit.formats.heka")
+    path = write_heka(tmp_path / "a.dat")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that its reader is new
+        with heka.PatchMasterFile(str(path)) as file:
+            series = next(iter(file))[0]
+            theirs = np.array([[trace.values() for trace in sweep] for sweep in series])
+            assert series[0][0].c_slow() == pytest.approx(12.5)
+            assert series.amplifier_state().r_series_fraction() == 0.7
+    ours = read(path)
+    for k, signal in enumerate(ours.signals):
+        np.testing.assert_allclose(signal.values, theirs[:, k] * signal.factor, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"stimulus": {(1, 44): ("i", 2)}}, "takes durations from parameters"),
+        ({"stimulus": {(1, 16): ("i", 2)}}, "takes voltages from parameters"),
+        ({"stimulus": {(1, 20): ("d", 2.0)}}, "by a factor, or in a mixed order"),
+        ({"stimulus": {(1, 6): ("B", 4)}}, "by a factor, or in a mixed order"),
+        ({"stimulus": {(0, 5): ("B", 0)}}, "has parts that are not stored"),
+        ({"stimulus": {(1, 8): ("d", 9.0)}}, "is damaged"),
+        ({"stimulus": {(1, 36): ("d", 9e-3)}}, "not as long as the samples"),
+        ({"channel": {76: ("H", 7)}}, "comes from a file of its own"),
+        ({"channel": {76: ("H", 1)}}, "recorded command differs from the stimulus"),
+        ({"channel": {48: ("d", -0.07)}}, "recorded command differs from the stimulus"),
+    ],
+)
+def test_a_stimulus_of_heka_that_did_not_run_is_not_believed(
+    tmp_path: Path, given: Any, said: str
+) -> None:
+    found = read(write_heka(tmp_path / "a.dat", **given))
+    assert said in " ".join(found.notes)
+    assert found.epochs == ()
+
+
+def test_a_ramp_and_sweeps_from_the_last_of_heka(tmp_path: Path) -> None:
+    given = {(1, 6): ("B", 1), (2, 4): ("B", 1), (2, 16): ("i", 0), (2, 8): ("d", 0.01)}
+    path = write_heka(tmp_path / "a.dat", stimulus=given, trace={96: ("8s", b"A")})
+    found = read(path)  # without a recorded voltage, which would contradict it
+    assert [sweep[1].end_mV for sweep in found.epochs] == [40, 0, -40]
+    last = found.epochs[0][2]
+    assert (last.kind, last.start_mV, last.end_mV) == ("ramp", 40, -70)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda data: b"DAT1" + data[4:], "save it as a bundle"),
+        (lambda data: b"RIFF" + data[4:], "of an unknown program"),
+        (lambda data: data[:100], "within the header"),
+        (lambda data: data[:-50], "it is cut off"),
+        (lambda data: data.replace(b"eerT", b"eert"), "a tree of records ends before its end"),
+        (lambda data: data.replace(b".pgf", b".pgg"), "without its part .pgf"),
+    ],
+)
+def test_damaged_heka_bundles_are_refused(tmp_path: Path, damage: Any, said: str) -> None:
+    path = write_heka(tmp_path / "a.dat")
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(InputError, match=said):
+        read(path)
+
+
+@pytest.mark.parametrize(
+    ("trace", "said"),
+    [
+        ({292: ("i", 80), 296: ("i", 160)}, "its traces are interleaved"),
+        ({44: ("i", 2**30)}, "a trace of 1,073,741,824 samples"),
+        ({40: ("i", -1)}, "from byte -1"),
+        ({70: ("B", 9)}, "samples of an unknown kind"),
+        ({104: ("d", 0.0)}, "sampled every 0 ms"),
+        ({120: ("8s", b"V")}, "not along time"),
+        ({68: ("B", 4)}, "recorded under current clamp"),
+    ],
+)
+def test_traces_of_heka_that_cannot_be_used(tmp_path: Path, trace: Any, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read(write_heka(tmp_path / "a.dat", trace=trace))
 
 
 def test_numbers_of_an_igor_wave_without_a_sign_have_none(tmp_path: Path) -> None:
@@ -365,7 +484,7 @@ def test_an_amplifier_tells_its_filter_and_100_khz_is_none() -> None:
 def test_a_recorded_command_beside_the_nominal_one_is_another(off_mV: float, same: bool) -> None:
     epochs = [(Epoch("step", -80.0, -80.0, 1.0), Epoch("ramp", 0.0, 40.0, 1.0))]
     command = np.concatenate([np.full(10, -80.0), np.linspace(0.0, 40.0, 10)])
-    assert abf._agree(epochs, command[None] + off_mV, 0.1) is same
+    assert agree(epochs, command[None] + off_mV, 0.1) is same
 
 
 def test_a_recording_under_current_clamp_is_no_recorded_command(tmp_path: Path) -> None:
@@ -393,7 +512,7 @@ def test_choices_that_mean_nothing_and_formats_that_cannot_be_read_are_told(tmp_
     ):
         with pytest.raises(InputError, match=said):
             read(written(tmp_path, name), **choice)
-    for begin, said in ((b"DAT2", "export the series in PatchMaster"), (b"PNG", "unknown program")):
+    for begin, said in ((b"DAT2", "a bundle without its part .pgf"), (b"PNG", "unknown program")):
         (tmp_path / "cell.dat").write_bytes(begin + bytes(2000))
         with pytest.raises(InputError, match=said):
             read(tmp_path / "cell.dat")

@@ -28,6 +28,7 @@ from channelfit.search.loop import StopRules, optimize
 from channelfit.search.plan import FitPlan
 from channelfit.search.seeds import seeds_of
 from support import model_texts
+from support.rig_files import write_heka
 
 # through JSON, so that what is named in it is another object wherever it stands
 _TABLE = json.loads(
@@ -47,6 +48,8 @@ def write_tables(folder: Path) -> None:
     table = [f"{100 + k},{row},{100 + k}" for k, row in enumerate(rows)]
     gap = [",".join(row.split(",")[:4]) for row in table]
     gap[3] = "103,nan,1,1"
+    swept = np.outer(np.arange(17), [-80 / 17, 5, -4]).T
+    write_heka(folder / "two.dat", several=True, data=(1e3 * current.T, swept, 1.0))
     command = [f"{k},{v},{-v}" for k, v in enumerate([-80, -40, -20.5, 0, 20, 40, 10])]
     tables = {
         "r": ["t,x,y,z,t2", *table],

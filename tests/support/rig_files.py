@@ -1,12 +1,13 @@
 """Small files of the formats of a rig, written for the tests: by the libraries of those formats,
-and Igor's, which no installed library writes, by its published layout."""
+and Igor's and HEKA's, which no installed library writes, by their published layouts."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -216,6 +217,97 @@ def write_abf(path: Path) -> Path:
     return path
 
 
+def write_heka(
+    path: Path,
+    order: str = "<",
+    several: bool = False,
+    stimulus: dict[tuple[int, int], tuple[str, float]] | None = None,
+    channel: dict[int, tuple[str, float]] | None = None,
+    trace: dict[int, tuple[str, float]] | None = None,
+    data: tuple[np.ndarray, np.ndarray, float] = (CURRENT, COMMAND, SAMPLING_MS),
+) -> Path:
+    """A bundle of PatchMaster by its published description, in either byte order.
+
+    Three sweeps of a current (16 bits) and a command, from a stimulus relative to a holding
+    potential of -80 mV. The other arguments replace numbers (their kind and value, by offset) in
+    the stimulus' segments (by number and offset), in its channel, and in the traces; `data` are
+    currents (pA), commands (mV) and the sampling (ms). A second series has twice the currents.
+    """
+    samples, n_series = bytearray(), 2 if several else 1
+    current, command, sampling_ms = data
+    kind, scale = (0, 0.5e-12) if current is CURRENT else (3, 1e-12)
+
+    def record(size: int, *fields: tuple[int, str, Any]) -> bytes:
+        out = bytearray(size)
+        for place, code, value in fields:
+            text = value.encode() if isinstance(value, str) else value
+            struct.pack_into(order + code, out, place, text)
+        return bytes(out)
+
+    def tree(sizes: Sequence[int], root: tuple[bytes, list[Any]]) -> bytes:
+        out = bytearray(b"eerT" if order == "<" else b"Tree")
+        out += struct.pack(f"{order}i{len(sizes)}i", len(sizes), *sizes)
+
+        def add(node: tuple[bytes, list[Any]]) -> None:
+            out.extend(node[0] + struct.pack(f"{order}i", len(node[1])))
+            for child in node[1]:
+                add(child)
+
+        add(root)
+        return bytes(out)
+
+    def replaced(given: dict[int, tuple[str, float]] | None) -> list[tuple[int, str, float]]:
+        return [(place, code, value) for place, (code, value) in (given or {}).items()]
+
+    def one_trace(label: str, unit: str, values: np.ndarray, kind: int, scale: float) -> Any:
+        place, stored = 256 + len(samples), values.astype(order + ("i2", "i4", "f4", "f8")[kind])
+        samples.extend(stored.tobytes())
+        fields = [(4, "32s", label), (40, "i", place), (44, "i", len(values)), (68, "B", 3)]
+        fields += [(64, "H", order == "<"), (70, "B", kind), (72, "d", scale), (96, "8s", unit)]
+        fields += [(104, "d", 1e-3 * sampling_ms), (120, "8s", "s"), (144, "d", 2900.0)]
+        fields += [(176, "d", 12.5e-12), (184, "d", 1e-7), (168, "d", 2e9), *replaced(trace)]
+        return record(512, *fields), []
+
+    def one_sweep(k: int, series: int) -> Any:
+        raw = current[k] * 1e-12 / scale * (1 + series)
+        rows = [one_trace("Imon-1", "A", np.rint(raw) if kind == 0 else raw, kind, scale)]
+        rows += [one_trace("Vmon", "V", command[k] / (1 + series), 2, 1e-3)]
+        return record(288, (40, "i", 1), (48, "d", 1e9 + 5.0 * k)), rows
+
+    groups = []
+    amplifier = [(472 + 40, "d", 0.7), (472 + 240, "B", 1), (472 + 88, "d", 1e-7)]
+    for series in range(n_series):
+        sweeps = [one_sweep(k, series) for k in range(len(current))]
+        fields = [(4, "32s", f"IV {series}"), (120, "i", N_SWEEPS), (124, "i", 472), *amplifier]
+        groups.append((record(1408, *fields, (136, "d", 1e9)), sweeps))
+    root = record(640, (520, "d", 1e9)), [(record(144, (4, "32s", "cell 1")), groups)]
+    pulsed = tree((640, 144, 1408, 288, 512), root)
+    segments = []
+    for k, (seconds, source, volts, step) in enumerate(
+        [(1e-3, 1, 0.0, 0.0), (2e-3, 0, 0.04, 0.04), (1e-3, 1, 0.0, 0.0)]
+    ):
+        fields = [(5, "B", 1), (8, "d", volts), (16, "i", source), (20, "d", 1.0), (28, "d", step)]
+        fields += [(36, "d", seconds), (48, "d", 1.0)]
+        own = {place: new for (n, place), new in (stimulus or {}).items() if n == k}
+        segments.append((record(80, *fields, *replaced(own)), []))
+    output = record(
+        400, (25, "B", 1), (40, "8s", "V"), (48, "d", -0.08), (76, "H", 3), *replaced(channel)
+    )
+    protocol = record(248, (112, "d", 1e-3 * sampling_ms), (144, "i", N_SWEEPS))
+    commanded = tree((584, 248, 400, 80), (record(584), [(protocol, [(output, segments)])]))
+
+    head = bytearray(256)
+    struct.pack_into("8s32s", head, 0, b"DAT2", b"v2x90.2, 22-Nov-2016")
+    struct.pack_into(f"{order}di?", head, 40, 1e9, 3, order == "<")
+    place = 256
+    parts = {".dat": bytes(samples), ".pul": pulsed, ".pgf": commanded}
+    for k, (ending, part) in enumerate(parts.items()):
+        struct.pack_into(f"{order}ii8s", head, 64 + 16 * k, place, len(part), ending.encode())
+        place += len(part)
+    path.write_bytes(bytes(head) + b"".join(parts.values()))
+    return path
+
+
 #: A file of each kind by a name for it.
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "a.nwb": write_nwb,
@@ -227,6 +319,8 @@ WRITERS: dict[str, Callable[[Path], Path]] = {
     "a.wcp": write_wcp,
     "b.wcp": lambda path: write_wcp(path, (2.0, 4.0, 8.0)),
     "a.abf": write_abf,
+    "a.dat": write_heka,
+    "b.dat": lambda path: write_heka(path, order=">"),
     "a.mat": write_mat,
     "b.mat": write_mat73,
     "a.h5": write_h5,

@@ -335,7 +335,7 @@ def _recording_lines(found: Inspection, how: FileOptions, folder: Path) -> Itera
     yield f"{in_one_line}    # {_comment(why)}"
     if not math.isfinite(contents.sampling_ms):
         yield f"sampling: {found.sampling_ms:.9g} ms"
-    for key, value in (("layout", how.layout), ("decimal", how.decimal)):
+    for key, value in how.choices.items():
         if value is not None:
             yield _entry(key, value)
     if not np.isfinite(found.current_pA).all():

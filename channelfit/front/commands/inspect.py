@@ -39,7 +39,13 @@ def file_options(options: RecordingOptions) -> FileOptions:
     if step is not None and step <= 0:
         raise InputError(f"a time above 0 was expected, not {step:g} ms", None, "--sampling")
     return FileOptions(
-        options.signal, options.unit, step, options.command, options.layout, options.decimal
+        options.signal,
+        options.unit,
+        step,
+        options.command,
+        options.layout,
+        options.decimal,
+        options.series,
     )
 
 

@@ -29,14 +29,17 @@ class RecordingOptions:
         "--layout", metavar="WORDS", help="How a matrix lies: see the guide."
     )
     decimal: str | None = choice("--decimal", ["comma", "point"], "Of the numbers in a table.")
+    series: str | None = option(
+        "--series", metavar="GROUP/SERIES", help="Of a HEKA bundle, by numbers or labels."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectOptions(RecordingOptions):
     """Print what is in FILES from the rig: sweeps, units, protocol, noise, leak, what looks wrong.
 
-    A file is a recording (ABF, NWB, Igor, WinWCP, MATLAB, HDF5, CSV, SyncroPatch), a protocol, or
-    a fit file, of which the data are shown as they were recorded and as the fit will see them.
+    A file is a recording (ABF, NWB, Igor, WinWCP, HEKA, MATLAB, HDF5, CSV, SyncroPatch), a
+    protocol, or a fit file, of which the data are shown as recorded and as the fit will see them.
     Everything that is found is printed and drawn; no file but the picture is replaced.
 
     \b

@@ -19,6 +19,7 @@ from channelfit.reading.formats.contents import (
     Contents,
     Epoch,
     Signal,
+    agree,
     distinct,
     kind_and_factor,
     missing,
@@ -40,8 +41,6 @@ _TELEGRAPHED = (
     ("fTelegraphMembraneCap", "membrane_capacitance_pF", 1.0, 10_000.0),
     ("fTelegraphFilter", "lowpass_kHz", 1e-3, 100.0),
 )
-#: The tolerance, mV, of a recorded command about the nominal one, and the share of samples in it.
-_NEAR_MV, _SHARE = 2.0, 0.95
 
 
 def read(path: Path) -> Contents:
@@ -93,7 +92,7 @@ def _contents(pyabf: Any, path: Path) -> Contents:
         holding = float(held) if abs(held) <= _MAX_MV else None
         if header.nOperationMode != _EPISODIC_WITH_LENGTHS:
             epochs = _epochs(pyabf, abf, dac, factor, sampling, notes)
-        if epochs and recorded and not _agree(epochs, recorded[0], sampling):
+        if epochs and recorded and not agree(epochs, recorded[0], sampling):
             epochs = ()
             notes.append(
                 "The recorded command differs from the nominal one of the header, so it counts."
@@ -243,20 +242,6 @@ def _one_sweep(
             epochs.append(Epoch(known, start, v, (last - first) * sampling_ms))
         position, before = last, v
     return tuple(epochs) if position == n_samples else None
-
-
-def _agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms: float) -> bool:
-    """Return whether recorded commands (n_sweeps, n_samples) mV are the nominal ones with noise."""
-    near = list[np.ndarray]()
-    for sweep, row in zip(epochs, recorded, strict=True):
-        start = 0
-        for epoch in sweep:
-            end = start + round(epoch.duration_ms / sampling_ms)
-            if epoch.kind != "other":
-                nominal = np.linspace(epoch.start_mV, epoch.end_mV, end - start)
-                near.append(np.abs(row[start:end] - nominal) < _NEAR_MV)
-            start = end
-    return not near or float(np.concatenate(near).mean()) >= _SHARE
 
 
 def _telegraphed(abf: Any, kinds: Sequence[str]) -> dict[str, float]:

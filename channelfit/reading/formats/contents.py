@@ -102,6 +102,8 @@ INSTALL = 'python -m pip install "channelfit[rig]"'
 #: Names of units in full, as NWB writes them, and in the spelling of `units`.
 _IN_FULL = {"amperes": "A", "ampere": "A", "amps": "A", "volts": "V", "volt": "V"}
 _KINDS = ("current", "voltage")
+#: The tolerance, mV, of a recorded command about the nominal one, and the share of samples in it.
+_NEAR_MV, _SHARE = 2.0, 0.95
 
 
 def missing(package: str, formats: str) -> InputError:
@@ -155,6 +157,20 @@ def stacked(sweeps: Sequence[np.ndarray]) -> np.ndarray:
     for row, sweep in zip(values, sweeps, strict=True):
         row[: len(sweep)] = sweep
     return values
+
+
+def agree(epochs: Sequence[Sequence[Epoch]], recorded: np.ndarray, sampling_ms: float) -> bool:
+    """Return whether recorded commands (n_sweeps, n_samples) mV are the nominal ones with noise."""
+    near = list[np.ndarray]()
+    for sweep, row in zip(epochs, recorded, strict=True):
+        start = 0
+        for epoch in sweep:
+            end = start + round(epoch.duration_ms / sampling_ms)
+            if epoch.kind != "other":
+                nominal = np.linspace(epoch.start_mV, epoch.end_mV, end - start)
+                near.append(np.abs(row[start:end] - nominal) < _NEAR_MV)
+            start = end
+    return not near or float(np.concatenate(near).mean()) >= _SHARE
 
 
 # --- transfer from the second process -------------------------------------------------------------

@@ -43,6 +43,13 @@ LAYOUT = Key(
     null=True,
     otherwise="found from the lengths of the sweeps",
 )
+SERIES = Key(
+    Text("a series of a file"),
+    "The series of a HEKA bundle: GROUP/SERIES, each by its number, from 1, or its label.",
+    "1/3",
+    null=True,
+    otherwise="needed where the file has several",
+)
 COLUMNS = either(Choice(("all",)), List(Text("the name of a column"), 1))
 SIGNAL = either(Text("the name of a signal"), Integer(1))
 SWEEPS_OF_FILE = Key(
@@ -213,6 +220,7 @@ RECORDED = Keys(
     header=HEADER,
     decimal=DECIMAL,
     layout=LAYOUT,
+    series=SERIES,
     column=Key(Text("the name of a column"), "The column of a table that holds the voltage.", "V"),
     columns=Key(COLUMNS, "The columns that hold the voltage of each sweep, or all.", ["V1", "V2"]),
     signal=Key(SIGNAL, "The signal of an amplifier's file, by its name or number.", "AO #0"),

@@ -7,6 +7,7 @@ from channelfit.reading.keys.protocols import (
     DECIMAL,
     HEADER,
     LAYOUT,
+    SERIES,
     SIGNAL,
     SWEEPS_OF_FILE,
 )
@@ -85,6 +86,7 @@ RECORDING = Keys(
     header=HEADER,
     decimal=DECIMAL,
     layout=LAYOUT,
+    series=SERIES,
     time=_TIME,
     sampling=_SAMPLING,
     current=_CURRENT,
