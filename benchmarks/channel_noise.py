@@ -305,10 +305,11 @@ def main() -> None:
     parser.add_argument("--munch", type=Path, default=None, help="the folder with Münch's data")
     parser.add_argument("--out", type=Path, default=None, help="a folder other than results/")
     options = parser.parse_args()
-    rows = of_coverage(options.cells) if "coverage" in options.parts else []
+    title = "Fits with channel noise"
+    if "coverage" in options.parts:
+        finish("channel_noise", title, of_coverage(options.cells), folder=options.out)
     if "munch" in options.parts and options.munch is not None:
-        rows += of_munch(options.munch)
-    finish("channel_noise", "Fits with channel noise", rows, folder=options.out)
+        finish("channel_noise_munch", title, of_munch(options.munch), folder=options.out)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -36,14 +36,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@dataclass(frozen=True)
-class Draws:
-    """How many channels are drawn, with which seed, and the noise of amplifier and open channel."""
-
-    channels: int
-    seed: int
-    noise_pA: float
-    open_pA: float
+#: The number of channels that are drawn, the seed, and the noise of amplifier and open channel, pA.
+Draws: TypeAlias = tuple[int, int, float, float]
 
 
 def draws_of(
@@ -51,18 +45,16 @@ def draws_of(
 ) -> Draws | None:
     """Return how channels are drawn; None for the mean current.
 
-    Raises InputError: what has no meaning for the mean current, or no channels, or noise below 0.
+    Raises InputError: what has no meaning for the mean current, or noise below 0.
     """
-    if channels is None:
-        given = {"seed": seed, "noise": noise, "open_noise": open_noise}
-        for name, value in given.items():
-            if value is not None:
-                raise InputError("the mean current has none; give `channels` as well", key=name)
-        return None
-    for name, pA in (("noise", noise), ("open_noise", open_noise)):
+    given = {"noise": noise, "open_noise": open_noise}
+    for name, value in ({"seed": seed} | given).items():
+        if channels is None and value is not None:
+            raise InputError("the mean current has none; give `channels` as well", key=name)
+    for name, pA in given.items():
         if pA is not None and not 0 <= pA < math.inf:
             raise InputError(f"a number of pA, 0 or more, was expected, not {shown(pA)}", key=name)
-    return Draws(channels, seed or 0, noise or 0.0, open_noise or 0.0)
+    return None if channels is None else (channels, seed or 0, noise or 0.0, open_noise or 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,9 +343,9 @@ def simulated(
         scorer = make_scorer(Problem(channel, (Experiment(protocol),)), backend, dtype, path)
         current = scorer.simulate(values[:, None])[0][:, :, 0]
     else:
-        random = np.random.Generator(np.random.Philox(draws.seed))
-        noise = draws.noise_pA, draws.open_pA
-        current = simulate_channels(channel, protocol, values, draws.channels, random, *noise)
-        current = current[:, :, 0]
+        n, seed, noise, open_noise = draws
+        random = np.random.Generator(np.random.Philox(seed))
+        given = n, random, noise, open_noise
+        current = simulate_channels(channel, protocol, values, *given)[:, :, 0]
     remarks = tuple(str(e) for e in strange)
     return Simulation(channel.name, protocol, current, remarks, channel, values)

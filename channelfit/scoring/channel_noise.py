@@ -154,16 +154,15 @@ class _Layout:
     """The samples of some experiments in the order of the filter; see `kalman`.
 
     Attributes:
-        voltages: (n_voltages,) mV. start_voltage (n_starts,), table_voltage (n_tables,): which of
-            them; table_dt (n_tables,): ms.
+        voltages: (n_voltages,) mV.
+        tables: which of them each start has (n_starts,), and each propagator (n_tables,); and the
+            time of each propagator (n_tables,) ms.
         courses, moves, data: as the filter takes them.
         places: for each experiment (n_sweeps, n_times_max), where its samples are; -1 for none.
     """
 
     voltages: np.ndarray
-    start_voltage: np.ndarray
-    table_voltage: np.ndarray
-    table_dt: np.ndarray
+    tables: tuple[np.ndarray, np.ndarray, np.ndarray]
     courses: np.ndarray
     moves: np.ndarray
     data: np.ndarray
@@ -221,9 +220,7 @@ def _layout(experiments: tuple[Experiment, ...], whole: bool) -> _Layout:
     pairs = np.array(list(tables), float).reshape(-1, 2)
     return _Layout(
         np.array(list(voltages)),
-        np.array(list(starts), np.int64),
-        pairs[:, 0].astype(np.int64),
-        pairs[:, 1].copy(),
+        (np.array(list(starts), np.int64), pairs[:, 0].astype(np.int64), pairs[:, 1].copy()),
         np.array(ranges, np.int64).reshape(-1, 3),
         np.concatenate(moves),
         np.concatenate(data),
@@ -291,7 +288,7 @@ class _Walk:
     def __init__(self, part: _Part, layout: _Layout, differentiated: bool) -> None:
         self.layout, source = layout, part.source
         n, n_rates, n_voltages = len(part.chain.states), part.n_rates, len(layout.voltages)
-        n_starts, n_tables = len(layout.start_voltage), len(layout.table_dt)
+        n_starts, n_tables = len(layout.tables[0]), len(layout.tables[1])
         self.create_rates = generated(source.text, "createRates")
         self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
         self.n_partials = int((self.partials[:, 0] < n_rates).sum())
@@ -311,9 +308,9 @@ class _Walk:
         self.quantities = np.empty((len(self.quantity_rows), n_voltages, 1 + width))
         self.by_voltage = np.empty((n_voltages, n_rates))
         self.slopes = np.empty((n_voltages, n_rates, max(width, len(source.free))))
-        self.rest, self.drest = np.empty((n_starts, n)), np.empty((n_starts, n, width))
-        self.powers, self.dpowers = np.empty((n_tables, n, n)), np.empty((n_tables, n, n, width))
-        self.m, self.dm = np.empty((8, n, n)), np.empty((8, n, n, n_slopes))
+        sizes = (n_starts, n), (n_starts, n, width), (n_tables, n, n), (n_tables, n, n, width)
+        self.states = [np.empty(size) for size in sizes]
+        self.scratch = np.empty((8, n, n)), np.empty((8, n, n, n_slopes))
         self.sums, self.gradient = np.zeros(1), np.zeros(width)
         self.hessian = np.zeros((width, width))
 
@@ -337,37 +334,11 @@ class _Walk:
         if flags[1]:
             return NEGATIVE_RATE
         byVoltage(*kinetic, len(layout.voltages), self.by_voltage, self.slopes)
-        filterTables(
-            self.by_voltage,
-            self.slopes,
-            layout.start_voltage,
-            layout.table_voltage,
-            layout.table_dt,
-            self.transitions,
-            self.rest,
-            self.drest,
-            self.powers,
-            self.dpowers,
-            self.m,
-            self.dm,
-        )
-        moves = layout.moves
-        if not told:
-            moves = moves.copy()
-            moves[:, 3] = 0
-        finite = kalmanFilter(
-            layout.courses,
-            moves,
-            layout.data,
-            self.conductances,
-            self.rest,
-            self.drest,
-            self.powers,
-            self.dpowers,
-            self.quantities,
-            np.empty((0, 2)) if predicted is None else predicted,
-            self.sums,
-            self.gradient,
-            self.hessian,
-        )
+        by_voltage = self.by_voltage, self.slopes
+        filterTables(*by_voltage, *layout.tables, self.transitions, *self.states, *self.scratch)
+        moves = layout.moves if told else layout.moves * [1, 1, 1, 0]  # none counts
+        seen = layout.courses, moves, layout.data, self.conductances
+        room = np.empty((0, 2)) if predicted is None else predicted
+        results = self.sums, self.gradient, self.hessian
+        finite = kalmanFilter(*seen, *self.states, self.quantities, room, *results)
         return OK if finite and np.isfinite(self.sums[0]) else NOT_FINITE

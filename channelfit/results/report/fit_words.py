@@ -43,7 +43,8 @@ def cautions(summary: Mapping[str, Any]) -> list[str]:
         found.append("The search was interrupted: these are the best values until then.")
     uncertainty = summary.get("uncertainty") or {}
     remarks = uncertainty.get("remarks", ())
-    found += [remark for remark in remarks if not remark.startswith("the residuals look indep")]
+    as_it_should = ("the residuals look indep", "the standard errors are those of the likelihood")
+    found += [remark for remark in remarks if not remark.startswith(as_it_should)]
     failed = summary.get("failed_candidates") or {}
     if failed:
         reasons = ", ".join(f"{n:,} {reason}" for reason, n in failed.items())
@@ -80,8 +81,8 @@ def channel_words(summary: Mapping[str, Any]) -> str:
     share = found["foretold"] / found["of_channels"] if found["of_channels"] > 0 else 0.0
     return (
         f"the current of one open channel is {'; '.join(each)}; channels make "
-        f"{100 * found['of_channels']:.2g} % of the variance of a sample, of which the samples "
-        f"before it tell {100 * share:.2g} %"
+        f"{100 * found['of_channels']:.3g} % of the variance of a sample, of which the samples "
+        f"before it tell {100 * share:.3g} %"
     )
 
 
