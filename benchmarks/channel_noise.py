@@ -41,7 +41,7 @@ from channelfit.scoring.stochastic import simulate_channels
 from channelfit.search.least_squares import refine
 from channelfit.search.plan import FitPlan
 
-SEED, CHANNELS = 30, (100.0, 10_000.0)
+SEED, CHANNELS, FEW = 30, (100.0, 10_000.0), 500
 OF_ALL = {
     "N": (10, 200_000, "", 1000.0),
     "gamma": (0.5, 500, "pS", 20.0),
@@ -163,12 +163,13 @@ def of_coverage(n_cells: int) -> list[Row]:
         names = [p.name for p in noisy.problem.parameters]
         title = f"{name}, {n_scored(noisy.problem):,} samples"
         found: dict[str, list[np.ndarray]] = {"noise": [], "independent": [], "spectrum": []}
-        seconds = []
+        seconds, numbers = [], []
         for cell in range(n_cells):
             draw = np.random.default_rng([SEED, number, cell])
             truth = noisy.problem.values()
             n = round(np.exp(draw.uniform(*np.log(CHANNELS))))
             truth[names.index("N")] = n
+            numbers.append(n)
             (e,) = noisy.problem.experiments
             sigma, flicker = truth[names.index("sigma")], truth[names.index("flicker")]
             model = noisy.problem.model
@@ -198,6 +199,12 @@ def of_coverage(n_cells: int) -> list[Row]:
             share = 100 * float(np.nanmean(all_cells))
             rows.append(Row(f"{title}: {label}: intervals that hold", share, "%", note=note))
             if kind == "noise":
+                few = np.array(numbers) < FEW
+                for which, cells in ((f"fewer than {FEW}", few), (f"{FEW} and more", ~few)):
+                    share = 100 * float(np.nanmean(all_cells[cells]))
+                    note = f"{int(cells.sum())} cells"
+                    of = f"{title}: {label}: those of {which} channels"
+                    rows.append(Row(of, share, "%", note=note))
                 for key in ("N", "gamma"):
                     share = 100 * float(each[names.index(key)])
                     rows.append(Row(f"{title}: {label}: those of {key}", share, "%"))
