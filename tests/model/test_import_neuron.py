@@ -92,9 +92,15 @@ PARAMETER { g = 0.1 (S/cm2) power = 2 }
 ASSIGNED { v (mV) ek (mV) ik (mA/cm2) dt (ms) ninf nexp }
 STATE { n }
 VERBATIM
-#include <stdlib.h> /* a header alone does nothing */
+#include <stdlib.h> /* a header alone does nothing, nor does a text */
+static const char rcsid[]="$Id: stepped.mod,v 1.1 $";
 ENDVERBATIM
-INITIAL { n = 0.3 }
+INITIAL {
+    n = 0.3
+    VERBATIM
+    return 0;
+    ENDVERBATIM
+}
 BREAKPOINT { SOLVE states
     ik = g*n^power*(v - ek) }
 PROCEDURE states() {

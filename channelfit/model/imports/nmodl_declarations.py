@@ -291,7 +291,8 @@ def _factor(row: Tree) -> float:
         return _value(row)
     what, *units = (child.text.strip() for child in row.children if child.kind == "Unit")
     unit = units[0] if units else ""
-    found = _IN_UNIT.fullmatch(unit)
+    what = "k-mole" if what.split() in (["mole", "k"], ["k", "mole"]) else what
+    found = _IN_UNIT.fullmatch(unit.replace("mV-coulomb", "millijoule"))  # the same: 1 J is 1 V C
     prefix = None
     if found:
         ending = next(name for name in _NAMES if found[2].endswith(name))

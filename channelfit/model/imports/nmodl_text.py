@@ -53,6 +53,7 @@ _STRANGE = re.compile(r"[^A-Za-z0-9_\s{}()\[\]<>=!&|+\-*/^~.,;'%\"]")
 _VERBATIM = re.compile(r"\bVERBATIM\b(.*?)\bENDVERBATIM\b", re.DOTALL)
 _C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _C_HEADER = re.compile(r"#include\s*<(?:stdlib|stdio|math|string|assert|limits)\.h>")
+_C_LABEL = re.compile(r"static\s+(?:const\s+)?char\s+\w+\[\s*\]\s*=\s*\"[^\"\\\n]*\"\s*;")
 _C_RETURN = re.compile(r"return\s*(?:0|0\.0?|\(0\))?\s*;")
 _BLOCK_WORDS = re.compile(r"[{}]|\b[A-Z]{5,}\b")
 _STRING = re.compile(r'"[^"\n]*"')
@@ -122,13 +123,13 @@ def read_nmodl(data: bytes) -> NmodlText:
 def _without_idle_c(text: str) -> str:
     """Return the text without C code that does nothing, which is blanked and so never compiled.
 
-    That is C of nothing but comments and headers of the standard library, and `return 0;` at the
-    end of a PROCEDURE.
+    That is C of nothing but comments, headers of the standard library and a text that has a name,
+    and `return 0;` at the end of a PROCEDURE or of INITIAL.
     """
 
     def replacing(found: re.Match[str]) -> str:
         code = _C_COMMENT.sub(" ", found[1]).strip()
-        code = _C_HEADER.sub(" ", code).strip()
+        code = _C_LABEL.sub(" ", _C_HEADER.sub(" ", code)).strip()
         ends = _C_RETURN.fullmatch(code) is not None and _ends_procedure(text, found)
         return "\n" * found[0].count("\n") if ends or not code else found[0]
 
@@ -136,14 +137,15 @@ def _without_idle_c(text: str) -> str:
 
 
 def _ends_procedure(text: str, found: re.Match[str]) -> bool:
-    """Return whether what was found is the last statement of a PROCEDURE."""
+    """Return whether what was found is the last statement of a PROCEDURE, or of INITIAL."""
     depth, block = 0, ""
     for word in _BLOCK_WORDS.findall(text[: found.start()]):
         if word in "{}":
             depth += 1 if word == "{" else -1
         elif depth == 0:
             block = word
-    return block == "PROCEDURE" and depth == 1 and text[found.end() :].lstrip().startswith("}")
+    last = text[found.end() :].lstrip().startswith("}")
+    return block in ("PROCEDURE", "INITIAL") and depth == 1 and last
 
 
 def _check(line: str, k: int) -> None:
