@@ -123,7 +123,8 @@ def main() -> None:
             continue
         row = {"sha256": digest, "file": path.name, **measured(path, protocols)}
         known[digest] = row
-        print(f"{row['outcome']:11s}{row.get('error', '')!s:.8} {path.name}", flush=True)
+        value = f"{row['error']:.1e}" if "error" in row else ""
+        print(f"{row['outcome']:12s}{value:9s}{path.name}", flush=True)
         with kept.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
     finish(

@@ -49,6 +49,17 @@ WAYS: dict[str, tuple[dict[str, str], float, float, str]] = {
         8.31446261815324,
         "pbar",
     ),
+    "with R in another unit": (
+        {
+            "units": "F = (faraday) (coulomb) R = (mole k) (mV-coulomb/degC)",
+            "assigned": "u",
+            "current": "u = 2*F*v/(R*(celsius + 273.15))\n"
+            "    ica = p*m*m*0.002*F*u*(cai - cao*exp(-u))/(1 - exp(-u))",
+        },
+        96485.33212331001,
+        8.31446261815324,
+        "pbar",
+    ),
     "a conductance, and a switch": (
         {
             "unit": "S/cm2",

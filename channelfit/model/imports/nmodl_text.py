@@ -53,7 +53,8 @@ _STRANGE = re.compile(r"[^A-Za-z0-9_\s{}()\[\]<>=!&|+\-*/^~.,;'%\"]")
 _VERBATIM = re.compile(r"\bVERBATIM\b(.*?)\bENDVERBATIM\b", re.DOTALL)
 _C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _C_HEADER = re.compile(r"#include\s*<(?:stdlib|stdio|math|string|assert|limits)\.h>")
-_C_LABEL = re.compile(r"static\s+(?:const\s+)?char\s+\w+\[\s*\]\s*=\s*\"[^\"\\\n]*\"\s*;")
+#: A text with a name; what looks like a comment in it has been blanked.
+_C_LABEL = re.compile(r"static\s+(?:const\s+)?char\s+\w+\[\s*\]\s*=\s*\"[^\"\\\n]*(?:\"\s*;|$)")
 _C_RETURN = re.compile(r"return\s*(?:0|0\.0?|\(0\))?\s*;")
 _BLOCK_WORDS = re.compile(r"[{}]|\b[A-Z]{5,}\b")
 _STRING = re.compile(r'"[^"\n]*"')
@@ -129,7 +130,9 @@ def _without_idle_c(text: str) -> str:
 
     def replacing(found: re.Match[str]) -> str:
         code = _C_COMMENT.sub(" ", found[1]).strip()
-        code = _C_LABEL.sub(" ", _C_HEADER.sub(" ", code)).strip()
+        code = _C_HEADER.sub(" ", code).strip()
+        if text.count("{", 0, found.start()) == text.count("}", 0, found.start()):
+            code = _C_LABEL.sub(" ", code).strip()
         ends = _C_RETURN.fullmatch(code) is not None and _ends_procedure(text, found)
         return "\n" * found[0].count("\n") if ends or not code else found[0]
 
