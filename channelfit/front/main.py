@@ -32,6 +32,7 @@ _VERBS = {
     "run": ("runs", "Many fits and what follows from them, in a night."),
     "watch": ("runs", "Show running fits, and the queue in a folder, on a page."),
     "simulate": ("models", "Currents of a model under a protocol."),
+    "cell": ("cell", "Action potentials of a cell with fitted channels."),
     "uncertainty": ("fits", "Uncertainty of a fit, and parameters that are not identifiable."),
     "design": ("models", "A protocol that determines the parameters of a model."),
     "compare": ("fits", "Candidate schemes fitted to the same data."),

@@ -23,6 +23,7 @@ FILES = {
     "protocol": "protocol",
     "fit": "fit file",
     "function": "function",
+    "cell": "cell",
     "curve": "curve",
     "cluster": "cluster",
     "night": "night",
@@ -41,6 +42,8 @@ def kind_of(document: Mapping[str, Any]) -> str:
         return "fit"
     if is_function(document):
         return "function"
+    if "membrane" in document or "channels" in document:
+        return "cell"
     if "curve" in document:
         return "curve"
     if any(key in document for key in ("local", "scheduler", "class")):

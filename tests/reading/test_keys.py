@@ -35,9 +35,15 @@ from support.key_proofs import BASES, PROOFS, changed, prepare
 
 #: Whole sections inside these keys, each setting of which is proven further down.
 SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("optimizer", "stop")}
-#: Proven in test_discovery, test_curves_command, test_cluster and test_night.
+#: Proven in test_discovery, test_cell_file, test_curves_command, test_cluster and test_night.
 ELSEWHERE = (
     "discover",
+    "cell",
+    "membrane",
+    "cell channel",
+    "stimulus",
+    "pulse",
+    "recorded current",
     "curve",
     "curve parameter",
     "cluster",

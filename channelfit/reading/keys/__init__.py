@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from channelfit.reading.keys import (
+    cells,
     clusters,
     curves,
     discover,
@@ -30,7 +31,7 @@ KEYS: dict[str, Keys] = {
     keys.name: keys
     for sections in (
         *(models, fits, discover, recordings, observations, protocols, functions),
-        *(curves, clusters, nights),
+        *(cells, curves, clusters, nights),
     )
     for keys in sections.SECTIONS
 }

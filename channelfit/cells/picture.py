@@ -1,0 +1,41 @@
+"""The picture of a simulated cell: the stimulus, and the voltage with its band."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from channelfit.cells.results import CONTROL, CellResult
+from channelfit.results.report.plots import new_figure, styled
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_COLORS = {CONTROL: "#1f5a99"}
+_OTHER = "#c2571a"
+
+
+def cell_figure(found: CellResult) -> Figure:
+    """Draw the stimulus, the voltage of all sweeps and, where they were kept, the currents."""
+    cell, times = found.cell, found.cell.times_ms
+    rows = len(found.control.trace)
+    names = ["voltage (mV)", *(f"{name} (pA)" for name in cell.membrane.channels)]
+    with styled():
+        figure = new_figure(8.0, 2.2 + 1.4 * rows, cell.name)
+        heights = [0.4, 1.6, *(1.0 for _ in range(rows - 1))]
+        axes = figure.subplots(rows + 1, 1, sharex=True, height_ratios=heights)
+        for sweep in cell.stimulus.means(times):
+            axes[0].plot(times[:-1], sweep, color="#444444", linewidth=0.9)
+        axes[0].set_ylabel("pA")
+        for key, run in found.runs.items():
+            color = _COLORS.get(key, _OTHER)
+            for axis, row in zip(axes[1:], range(rows), strict=True):
+                band = run.band(row)
+                for k, (low, middle, high) in enumerate(band.transpose(1, 0, 2)):
+                    axis.fill_between(times, low, high, color=color, alpha=0.2, linewidth=0)
+                    label = key if k == 0 else None
+                    axis.plot(times, middle, color=color, linewidth=0.9, label=label)
+                axis.set_ylabel(names[row])
+        if found.changed is not None:
+            axes[1].legend(loc="upper right")
+        axes[-1].set_xlabel("time (ms)")
+        return figure

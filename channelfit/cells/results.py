@@ -1,0 +1,154 @@
+"""The result of a simulated cell: traces, measures with their ranges over sets, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from channelfit.cells.cell_file import Cell
+from channelfit.cells.simulation import CellSimulator
+from channelfit.cells.spikes import MEASURES, measures
+from channelfit.problem.statuses import OK
+from channelfit.reading.csv_tables import csv_rows, csv_table
+from channelfit.reading.errors import InputError
+
+#: The share of parameter sets within a band, and its ends in percent.
+BAND = (2.5, 50.0, 97.5)
+#: Of the cell as its file has it, and of the cell with changed channels.
+CONTROL, CHANGED = "control", "changed"
+
+
+@dataclass(frozen=True, eq=False)
+class CellRun:
+    """The cell with one setting of its channels.
+
+    Attributes:
+        trace: (n_rows, n_sweeps, n_times, n_sets): the voltage, mV, and where they were asked for
+            the currents of the channels, pA; NaN where a set failed.
+        status: (n_sets,) 0 where a set was simulated.
+        measures: by name, (n_sweeps, n_sets).
+    """
+
+    trace: np.ndarray
+    status: np.ndarray
+    measures: Mapping[str, np.ndarray]
+
+    def band(self, row: int = 0) -> np.ndarray:
+        """Return 2.5 %, median and 97.5 % over the sets, (3, n_sweeps, n_times)."""
+        return percentiles(self.trace[row])
+
+
+def percentiles(values: np.ndarray) -> np.ndarray:
+    """Return the percentiles `BAND` over the last axis, (3, ..); NaN where nothing is a number.
+
+    A set with NaN is left out.
+    """
+    out = np.full((len(BAND), *values.shape[:-1]), np.nan)
+    some = np.isfinite(values).any(axis=-1)
+    if some.any():
+        out[:, some] = np.nanpercentile(values[some], BAND, axis=-1)
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class CellResult:
+    """A simulated cell, with all its parameter sets.
+
+    Attributes:
+        cell: what was simulated.
+        parameters: (n_parameters, n_sets), of the joined model of the membrane.
+        control: the cell as the file has it.
+        changed: with other scales of channels; None where none was asked for.
+        scales: these, by channel.
+        step_error: mV, the largest difference of the first set from half the step.
+    """
+
+    cell: Cell
+    parameters: np.ndarray
+    control: CellRun
+    changed: CellRun | None = None
+    scales: Mapping[str, float] = field(default_factory=dict)
+    step_error: float = 0.0
+
+    @property
+    def runs(self) -> dict[str, CellRun]:
+        """The runs by name."""
+        both = {CONTROL: self.control, CHANGED: self.changed}
+        return {name: run for name, run in both.items() if run is not None}
+
+    def summary(self) -> Iterator[tuple[int, str, dict[str, np.ndarray]]]:
+        """Yield sweep, measure and its percentiles (3,) by run; of two also of the difference.
+
+        The difference is that of the same parameter set. Measures that no set has are left out.
+        """
+        runs = self.runs
+        for sweep in range(self.cell.stimulus.n_sweeps):
+            for name in MEASURES:
+                values = {key: run.measures[name][sweep] for key, run in runs.items()}
+                if self.changed is not None:
+                    values["change"] = values[CHANGED] - values[CONTROL]
+                if any(np.isfinite(x).any() for x in values.values()):
+                    yield sweep, name, {key: percentiles(x) for key, x in values.items()}
+
+    def trace_table(self) -> str:
+        """Return CSV: time, and of each sweep and run median and band of the voltage and currents.
+
+        Columns end in _low, _high for 2.5 % and 97.5 %; without them where there is one set.
+        """
+        columns = [("time_ms", self.cell.times_ms)]
+        names = ["voltage_mV", *(f"{name}_pA" for name in self.cell.membrane.channels)]
+        ends = {"_low": 0, "": 1, "_high": 2} if self.parameters.shape[1] > 1 else {"": 1}
+        for key, run in self.runs.items():
+            for row in range(len(run.trace)):
+                band = run.band(row)
+                for sweep in range(band.shape[1]):
+                    head = f"sweep_{sweep + 1}_{key}_{names[row]}"
+                    columns += [(head + end, band[k, sweep]) for end, k in ends.items()]
+        return csv_table(columns, digits=9)
+
+    def measure_table(self) -> str:
+        """Return CSV: the measures of every run, sweep and parameter set, a row each."""
+        rows: list[list[str | float | None]] = [["run", "sweep", "set", *MEASURES]]
+        for key, run in self.runs.items():
+            for sweep in range(self.cell.stimulus.n_sweeps):
+                for k in range(self.parameters.shape[1]):
+                    values = (float(run.measures[name][sweep, k]) for name in MEASURES)
+                    cells = [None if x != x else x for x in values]
+                    rows.append([key, str(sweep + 1), str(k + 1), *cells])
+        return csv_rows(rows)
+
+
+def simulate_cell(
+    cell: Cell, scales: Mapping[str, float] | None = None, currents: bool = False
+) -> CellResult:
+    """Simulate all parameter sets of a cell, and again with the currents of channels scaled.
+
+    Arguments:
+        scales: factors by channel; 0 knocks it out.
+        currents: whether the currents of channels are kept: those under the cell's own potential,
+            which an action-potential clamp measures.
+
+    Raises InputError: a channel that is not there, too little memory, or no set with a finite
+    voltage.
+    """
+    parameters = cell.parameters
+    changed = cell.membrane.scaled(parameters, scales or {})
+    simulator = CellSimulator(cell.membrane)
+    control = _run(simulator, cell, parameters, currents)
+    error = simulator.step_error(cell, parameters[:, :1])
+    if not scales:
+        return CellResult(cell, parameters, control, step_error=error)
+    other = _run(simulator, cell, changed, currents)
+    error = max(error, simulator.step_error(cell, changed[:, :1]))
+    return CellResult(cell, parameters, control, other, dict(scales), error)
+
+
+def _run(simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents: bool) -> CellRun:
+    trace, status = simulator.simulate(cell, parameters, currents)
+    if (status != OK).all():
+        raise InputError(
+            "the voltage of no parameter set stays finite; a smaller `step` may help", key="step"
+        )
+    return CellRun(trace, status, measures(trace[0], cell.sampling_ms))
