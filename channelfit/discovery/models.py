@@ -23,7 +23,7 @@ from channelfit.reading.keys import KEYS
 from channelfit.reading.keys.discover import RATE
 from channelfit.search.fit_file import first_temperature, plan_search
 from channelfit.search.plan import FitPlan
-from channelfit.search.space import share_of_range
+from channelfit.search.space import SearchSpace, share_of_range
 
 #: Keys of the model that those of a scheme replace.
 _REPLACED = ("name", "description", "source", "states", "rates", "gates")
@@ -232,9 +232,8 @@ class SchemeModels:
                 unit[place] = share_of_range(np.clip(values, own.lower, own.upper), own, np)
         return unit
 
-    def groups(self, plan: FitPlan) -> np.ndarray:
+    def groups(self, space: SearchSpace) -> np.ndarray:
         """Return (n_free,) the number of a group for each free parameter: those of a transition."""
-        space = replace(plan, solved=()).space
         names = [space.parameters[k].name for k in space.free]
         parts = [(name, *name.split("_", 1)) for name in names]
         shared = [p[2] if len(p) > 2 and p[1] in self.parameters else p[0] for p in parts]

@@ -109,7 +109,9 @@ class SchemeTasks:
     """Fits of schemes as tasks; see `tasks.executor.TaskSetWithArguments`.
 
     The key is (kind, place, round): ("scan", k, r) for round r of scheme k on its level, ("fit", k,
-    0) for its full fit, and ("currents", k, j) for a fit of scheme k to the currents of scheme j.
+    r) for its full fits, ("down", k, r) and ("up", k, r) for what begins at solutions of others,
+    ("assess", k, 0) for its parameters, and ("currents", k, j) for a fit of scheme k to the
+    currents of scheme j.
 
     Attributes:
         models: make the plan of each scheme.
@@ -175,7 +177,7 @@ class SchemeTasks:
 
         That is done with stairs for ramps, and the ends of the best are refined without.
         """
-        rough, random = self._rough(place), self._random(place, number)
+        rough, random = self._rough(place, plan), self._random(place, number)
         scan, starts = (max(1, n >> number) for n in (self.effort.scan, self.effort.starts))
         drawn = rough.sample(scan, random)
         best = [_lowest(rough, points, starts) for points in (given["unit"], drawn)]
@@ -200,7 +202,7 @@ class SchemeTasks:
 
         With stairs for ramps; all ends that may be the lowest without are then refined so.
         """
-        objective, rough = self._objective(plan, scorer), self._rough(place)
+        objective, rough = self._objective(plan, scorer), self._rough(place, plan)
         random = self._random(place, len(_ITERATIONS) + number)
         starts = max(_STARTS, _TIMES * self.effort.starts)
         search = Hybrid(
@@ -310,16 +312,17 @@ class SchemeTasks:
         found.previews = found.at_once = True
         return found
 
-    def _rough(self, place: int) -> _Drawn:
+    def _rough(self, place: int, fine: FitPlan) -> _Drawn:
         """Return nearly the same objective with stairs for ramps, from which points are drawn."""
         plan = self.models.plan_of(self.schemes[place], rough=True)
         scorer = make_scorer(plan.problem, self.backend)
-        found = _Drawn(**vars(self._objective(replace(plan, solved=()), scorer)))
-        found.groups = self.models.groups(plan)
-        solved = plan.objective(scorer)
-        solved.previews = True
-        found.solved = solved
-        found.draw = lambda n, random: self.models.scan(plan, solved.sample(n, random), random)
+        found = _Drawn(**vars(self._objective(replace(plan, solved=fine.solved), scorer)))
+        found.groups = self.models.groups(found.space)
+        found.solved = plan.objective(scorer)
+        found.solved.previews = True
+        found.draw = lambda n, random: self.models.scan(
+            plan, found.solved.sample(n, random), random
+        )
         return found
 
 

@@ -198,6 +198,18 @@ def test_a_child_begins_near_the_currents_of_its_parent(plan: FitPlan, reversibl
     assert checked > 10
 
 
+def test_rough_costs_are_those_of_the_file_where_nothing_is_a_ramp(plan: FitPlan) -> None:
+    """With a conductance that the file solves, and one that it does not."""
+    for how in ("none", "g"):
+        tasks = tasks_of(replace(plan, section={**plan.section, "solve": how}))
+        own = tasks.models.plan_of(tasks.schemes[1])
+        fine = tasks._objective(own, make_scorer(own, "reference"))
+        rough = tasks._rough(1, own)
+        points = rough.sample(3, np.random.default_rng(1))
+        assert len(points) == own.space.n_free == 5 - (how == "g") + 4
+        np.testing.assert_allclose(rough.score(points).cost, fine.score(points).cost, rtol=1e-8)
+
+
 # --- the search -----------------------------------------------------------------------------------
 
 
