@@ -170,7 +170,7 @@ class SchemeModels:
             document, plan.file, first_temperature(section), words_of_clamps(section)
         )
         experiments = self._stairs if rough else plan.problem.experiments
-        if rough and not any(e.clamp for e in experiments):
+        if rough and plan.problem.linear_parameters():
             section["solve"] = "auto"
         keys = Section({**section, "name": document["name"]}, plan.file, "fit")
         keys.expect(KEYS["fit"])
@@ -194,9 +194,11 @@ class SchemeModels:
         """The experiments with ramps as stairs: held voltages need a score no samples."""
         found = []
         for e in self.plan.problem.experiments:
-            h = e.protocol.sampling_ms
-            sweeps = tuple(_stairs(sweep, h) for sweep in e.protocol.sweeps)
-            found.append(replace(e, protocol=replace(e.protocol, sweeps=sweeps)))
+            if not e.clamp:  # a step charges the membrane
+                h = e.protocol.sampling_ms
+                sweeps = tuple(_stairs(sweep, h) for sweep in e.protocol.sweeps)
+                e = replace(e, protocol=replace(e.protocol, sweeps=sweeps))
+            found.append(e)
         return tuple(found)
 
     # --- points of a search -----------------------------------------------------------------------
