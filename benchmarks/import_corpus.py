@@ -47,6 +47,9 @@ REASONS = {
     "a loop whose end": "a loop without a known end",
     "concentrations move": "concentrations that move",
     "NET_RECEIVE": "events of a network",
+    "not the exact one of a gate": "a gate that is advanced by an inexact step of its own",
+    "is no sum of products": "a current that is no sum of products of its states",
+    "a concentration, is written": "concentrations that move",
 }
 
 

@@ -252,9 +252,10 @@ def _parameter(found: Declarations, row: Tree) -> None:
 
 
 def _variable(found: Declarations, row: Tree, state: bool) -> None:
-    numbers = row.all("Integer", "Double")
+    numbers, whole = row.all("Integer", "Double"), row.all("Integer")
     names = [row.name]
-    if len(numbers) % 2:  # an array; an even count is only FROM and TO
+    # an array; an even count is FROM and TO, and a Double besides is a tolerance, <1e-4>
+    if len(numbers) % 2 and len(whole) % 2:
         names = [f"{row.name}[{k}]" for k in range(_length(numbers[0], row.line))]
     found.variables.add(row.name)
     for key in names:

@@ -42,7 +42,9 @@ def check_start(found: Equations, opening: Gating) -> None:
             a, b = computed(left, known), computed(right, known)
             if np.nanmax(np.abs(a - b) / (1 + np.abs(a))) > _SETTLED:
                 raise found.refusal(
-                    "the LINEAR block of INITIAL does not give the steady state", scheme.states[0]
+                    "the LINEAR block of INITIAL does not give the steady state. If that is meant, "
+                    "give --start steady",
+                    scheme.states[0],
                 )
         for state, steady in zip(scheme.states, occupied, strict=True):
             if state not in found.steady and state not in opening.dependent:
@@ -72,8 +74,12 @@ def _compare(found: Equations, state: str, steady: Any, values: Mapping[str, Any
             state,
         )
     if not node.names <= values.keys():
-        unknown = ", ".join(sorted(node.names - values.keys()))
-        raise found.refusal(f"INITIAL starts {state} from {unknown}, which is not known", state)
+        unknown = ", ".join(sorted(name.lstrip("?") for name in node.names - values.keys()))
+        raise found.refusal(
+            f"INITIAL starts {state} from {unknown}, to which it gives no value; --start steady "
+            f"lets {state} begin at its steady state",
+            state,
+        )
     apart = np.nanmax(np.abs(computed(node, values) - steady))
     if not apart <= _SETTLED:
         raise found.refusal(
