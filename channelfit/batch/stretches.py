@@ -207,7 +207,7 @@ def _flows(
     model: ChannelModel, clamp: Clamp | None, values: dict[str, float], volts: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the current of all leaks and the drive of the channels, (n,) pA at voltages (n,)."""
-    scope: dict[str, Any] = {**values, "v": volts}
+    scope: dict[str, Any] = {**values, "v": volts, **dict.fromkeys(model.ligands, 0.0)}
     for name, expression in model.definitions:
         scope[name] = evaluate(expression, scope)
     value = partial(evaluate, values=scope)

@@ -14,7 +14,7 @@ from channelfit.model.channel import ChannelModel
 from channelfit.model.scope import check_cell
 from channelfit.problem import experiment as problem
 from channelfit.problem.clamp import read_clamp
-from channelfit.problem.protocol import Protocol
+from channelfit.problem.protocol import Protocol, with_ligands
 from channelfit.problem.recording import Recording, load_recording
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError, shown
@@ -43,6 +43,8 @@ class Experiment:
             ``{"series_resistance": "8 MOhm", "membrane_capacitance": "20 pF"}``; an ideal clamp
             without it. Expressions may use parameters of the model; one that only the clamp uses
             is declared in a model file.
+        ligands: concentrations in place of the protocol's, by name, as under ``ligands:`` in a
+            protocol file, such as ``{"drug": "30 nM"}``.
         filter: the low-pass filter through which the current was recorded, by which the predicted
             current is filtered as well, such as ``{"poles": 4, "cutoff": "5 kHz"}``.
 
@@ -68,6 +70,7 @@ class Experiment:
     temperature: float | str | None = None
     clamp: Mapping[str, Any] | None = None
     filter: Mapping[str, Any] | None = None
+    ligands: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         named = self.protocol.name if isinstance(self.protocol, Protocol) else str(self.protocol)
@@ -119,10 +122,11 @@ def build_experiment(given: Experiment, model: ChannelModel, number: str) -> pro
     Raises InputError: anything that cannot be used, with the argument and what would be right.
     """
     keys = {"cell": given.cell, "temperature": given.temperature, "clamp": raw_clamp(given) or None}
+    keys["ligands"] = given.ligands
     row = _row(keys, number)
     if "cell" in row:
         check_cell(row, row.text("cell"), "cell")
-    command, recording = _recorded(given, number)
+    command, recording = _recorded(given, number, row)
     return problem.Experiment(
         command,
         recording,
@@ -138,10 +142,11 @@ def _row(keys: Mapping[str, Any], number: str) -> Section:
     return row
 
 
-def _recorded(given: Experiment, number: str) -> tuple[Protocol, Recording]:
+def _recorded(given: Experiment, number: str, row: Section) -> tuple[Protocol, Recording]:
     """Return a protocol and what was recorded under it."""
     protocol, current = given.protocol, given.current
     command = protocol if isinstance(protocol, Protocol) else Protocol.load(protocol)
+    command = with_ligands(row, command)
     of_an_array = given.time is not None or given.weights is not None
     if isinstance(current, Recording | Mapping) and of_an_array:
         raise InputError("time and weights belong to arrays; a recording has its own", CALL)

@@ -335,7 +335,7 @@ def simulated(
     screen.warn(protocol_cautions(protocol, place))
     on_gpu = backend == "cuda" or (backend == "auto" and gpu.is_available())
     ceilings = CEILINGS[dtype if on_gpu else "float64"]
-    strange = extremes(channel, values, voltages_of([protocol]), ceilings)
+    strange = extremes(channel, values, voltages_of([protocol], channel.ligands), ceilings)
     if strange and strange[0].fails:
         raise InputError("; ".join(str(e) for e in strange if e.fails), file)
     screen.begin("simulating")

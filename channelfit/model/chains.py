@@ -248,6 +248,7 @@ def _random_values(model: ChannelModel) -> dict[str, Any]:
     """Return voltages, parameters within their ranges, and definitions, (_POINTS,) by name."""
     draw = np.random.Generator(np.random.Philox(0))
     values: dict[str, Any] = {V.name: draw.uniform(-100, 50, _POINTS)}
+    values |= {name: 10 ** draw.uniform(-6, 1, _POINTS) for name in model.ligands}
     for p in model.parameters:
         share = draw.uniform(0.2, 0.8, _POINTS)
         if p.fixed:

@@ -311,6 +311,8 @@ class ChannelModel:
         temperature_C: degC, where it is given.
         ties: parameters that follow from others.
         cautions: warnings about what looks wrong in the file and is used nevertheless.
+        ligands: names of concentrations, mM, that a protocol commands beside the voltage; rates
+            depend on them, and currents do not.
     """
 
     name: str
@@ -323,6 +325,12 @@ class ChannelModel:
     temperature_C: float | None = None
     ties: tuple[Tie, ...] = ()
     cautions: tuple[Caution, ...] = ()
+    ligands: tuple[str, ...] = ()
+
+    @property
+    def commanded(self) -> tuple[str, ...]:
+        """The names in expressions of all that a protocol commands: the voltage, and ligands."""
+        return (V.name, *self.ligands)
 
     @property
     def parameter_names(self) -> tuple[str, ...]:
@@ -403,6 +411,30 @@ class ChannelModel:
             if name in needed:
                 scope[name] = evaluate(expression, scope)
         return {tie.name: float(scope[tie.name]) for tie in self.ties}
+
+    def in_solution(self, **mM: float) -> ChannelModel:
+        """Return the model with its ligands as fixed parameters, at concentrations that are given.
+
+        It is that of a bath that does not change: 0 where nothing is given for a ligand.
+        """
+        fixed = tuple(
+            Parameter(name, "mM", c, c, value=c, fixed=True)
+            for name, c in ((name, mM.get(name, 0.0)) for name in self.ligands)
+        )
+        return replace(self, parameters=self.parameters + fixed, ligands=())
+
+    def refuse_ligands(self, why: str) -> None:
+        """Raise InputError where rates depend on concentrations, for what does not serve these.
+
+        Arguments:
+            why: in words, such as "a design commands the voltage alone".
+        """
+        if self.ligands:
+            raise InputError(
+                f"{why}, and rates of {self.name} depend on the concentration of "
+                f"{', '.join(self.ligands)}",
+                key="ligands",
+            )
 
     def of_cell(self, cell: str) -> ChannelModel:
         """Return the model of one cell, in which no parameter is per cell any more.

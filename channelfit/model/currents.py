@@ -172,7 +172,14 @@ class TermReader:
             term = self._ohmic(name, section, chains)
         if "rectification" in section:
             text = section.take("rectification")
-            term = replace(term, rectification=self.scope.parse(section, "rectification", text))
+            factor = self.scope.parse(section, "rectification", text)
+            dissolved = moving(self.definitions, self.scope.ligands)
+            if names := sorted(dissolved & {s.name for s in factor.free_symbols}):
+                raise section.error(
+                    f"depends on {', '.join(names)}; a concentration changes rates alone",
+                    "rectification",
+                )
+            term = replace(term, rectification=factor)
         return term
 
     def _ohmic(self, name: str, section: Section, chains: tuple[int, ...]) -> Term:
@@ -216,7 +223,7 @@ class TermReader:
             if not is_expression(raw):
                 raise error.at(section.file, section.path(key)) from None
         # Names that depend on the voltage are refused later, and so not offered here.
-        hidden = moving(self.definitions) | {V.name}
+        hidden = moving(self.definitions, self.scope.commanded)
         written = self.scope.parse(section, key, raw, unmentioned=hidden)
         return self._in_parameters(section, key, written)
 
@@ -237,21 +244,24 @@ class TermReader:
         longest = any(size.get(s.name, 0) > _LONGEST for s in expression.free_symbols)
         if longest or _depth(expression, depth) > _DEEPEST:
             raise section.error("the definitions behind it grow too long when put together", key)
-        through = sorted(
-            s.name for s in expression.free_symbols if s.name in moving(self.definitions) - {V.name}
-        )
+        by_name = {name: moving(self.definitions, (name,)) for name in self.scope.commanded}
+        direct = {s.name for s in expression.free_symbols}
         while used := [s for s in expression.free_symbols if s.name in known]:
             expression = expression.xreplace({s: known[s.name] for s in used})
-        if V in expression.free_symbols:
+        left = {s.name for s in expression.free_symbols}
+        for name in (name for name in self.scope.commanded if name in left):
+            through = sorted(direct & by_name[name] - {name})
             by = f" through {', '.join(through)}" if through else ""
             text = shown(section.take(key))
             advice = (
                 "; a factor that follows the voltage at once is written as `rectification`"
-                if key in ("conductance", "permeability") and section.key != "leak"
+                if key in ("conductance", "permeability")
+                and section.key != "leak"
+                and name == V.name
                 else ""
             )
             raise section.error(
-                f"{text} depends on v{by}; the {key} does not change with it{advice}", key
+                f"{text} depends on {name}{by}; the {key} does not change with it{advice}", key
             )
         return expression
 

@@ -62,7 +62,8 @@ def build_model(
         own = celsius_of_one if celsius is None else celsius
         parameters += (Parameter(CELSIUS, "degC", own, own, value=own, fixed=True),)
     number = celsius if celsius_of_one is None else None
-    scope = Scope(root, (p.name for p in parameters), number)
+    ligands = [str(name) for name in root.items("ligands", [])]
+    scope = Scope(root, (p.name for p in parameters), number, ligands)
     ties = tuple(read_tie(root, scope, membrane, *row) for row in rows if is_tie(row[1]))
     for defined, text in root.rows("definitions", {}):
         scope.define(defined, text, f"definitions.{defined}")
@@ -70,7 +71,7 @@ def build_model(
     definitions = scope.finish()
     known = celsius_of_one if celsius is None else celsius
     terms = TermReader(root, scope, definitions, membrane, known).terms(gated)
-    _check_ties(root, ties, definitions)
+    _check_ties(root, ties, definitions, scope)
     model = ChannelModel(
         name=_model_name(root, file),
         description=root.text("description"),
@@ -81,6 +82,7 @@ def build_model(
         terms=terms,
         temperature_C=celsius,
         ties=ties,
+        ligands=scope.ligands,
     )
     if not model.follows_temperature:
         kept = tuple(p for p in model.parameters if p.name != CELSIUS)
@@ -102,21 +104,27 @@ def _model_name(root: Section, file: str | os.PathLike[str] | None) -> str:
 
 
 def _check_ties(
-    root: Section, ties: tuple[Tie, ...], definitions: tuple[tuple[str, sympy.Expr], ...]
+    root: Section,
+    ties: tuple[Tie, ...],
+    definitions: tuple[tuple[str, sympy.Expr], ...],
+    scope: Scope,
 ) -> None:
-    """Raise InputError for a tied parameter that would change with the voltage."""
-    changing = moving(definitions)
+    """Raise InputError for a tied parameter that would change with the command."""
     for tie in ties:
-        if tie.name in changing:
+        behind = [name for name in scope.commanded if tie.name in moving(definitions, (name,))]
+        if behind:
             raise root.error(
-                "depends on v; a parameter does not change with the voltage",
+                f"depends on {behind[0]}; a parameter does not change with what is commanded",
                 f"parameters.{tie.name}.tie",
             )
 
 
 def _check_use(root: Section, model: ChannelModel, elsewhere: Collection[str]) -> None:
-    """Raise InputError for a free parameter on which nothing depends."""
+    """Raise InputError for a free parameter, or a ligand, on which nothing depends."""
     used = model.used_names() | set(elsewhere)
+    for name in model.ligands:
+        if name not in used:
+            raise root.error(f"no rate depends on {name}; remove it", "ligands")
     for p in model.parameters:
         if p.name not in used and not p.fixed:
             raise root.error(
@@ -135,6 +143,7 @@ def _unit_cautions(root: Section, model: ChannelModel, scope: Scope) -> tuple[Ca
     units = {p.name: StatedUnit(written[p.name], p.unit or "1") for p in stated if written[p.name]}
     if model.temperature_C is not None or CELSIUS in model.parameter_names:
         units[CELSIUS] = StatedUnit("degC", "degC")
+    units |= {name: StatedUnit("mM", "mM") for name in model.ligands}
     names = {name: scope.texts[name][0] for name, _ in model.definitions if name in scope.texts}
 
     def place(key: str) -> str:

@@ -66,23 +66,39 @@ class Scope:
         root: the model file.
         parameters: names of the parameters.
         celsius: the temperature, degC, where the model has one.
+        ligands: names of concentrations that a protocol commands.
 
     Attributes:
+        ligands: the same.
         names: all names that an expression may use.
         texts: the key and the text of each definition that is still to be read, by its name.
         definitions: the expressions of those that are read, by name.
         read: the text and the expression of all that was read, by dotted key, as it was written.
     """
 
-    def __init__(self, root: Section, parameters: Iterable[str], celsius: float | None) -> None:
+    def __init__(
+        self,
+        root: Section,
+        parameters: Iterable[str],
+        celsius: float | None,
+        ligands: Collection[str] = (),
+    ) -> None:
         self.root = root
         self.names = [V.name, *parameters]
+        self.ligands = tuple(ligands)
+        for name in self.ligands:
+            self.announce(name, "ligands")
         self.texts: dict[str, tuple[str, object]] = {}
         self.definitions: dict[str, sympy.Expr] = {}
         self.read: dict[str, tuple[str, sympy.Expr]] = {}
         if celsius is not None:
             self.names.append(CELSIUS)
             self.definitions[CELSIUS] = sympy.Float(celsius, 17)
+
+    @property
+    def commanded(self) -> tuple[str, ...]:
+        """The names of the voltage and of the ligands."""
+        return (V.name, *self.ligands)
 
     def announce(self, name: str, key: str) -> None:
         """Let every expression use a name. Raises InputError for one that is bad or taken."""

@@ -244,13 +244,16 @@ def linear_in(node: sympy.Expr, name: sympy.Symbol) -> tuple[sympy.Expr, sympy.E
     return None
 
 
-def moving(definitions: Iterable[tuple[str, sympy.Expr]]) -> set[str]:
-    """Return the names that change with the voltage: v, and the definitions that depend on it.
+def moving(
+    definitions: Iterable[tuple[str, sympy.Expr]], commanded: Iterable[str] = (V.name,)
+) -> set[str]:
+    """Return the names that change with the command, and the definitions that depend on them.
 
     Arguments:
         definitions: names and expressions, each after those that it uses.
+        commanded: the voltage, and any ligands.
     """
-    found = {V.name}
+    found = set(commanded)
     for name, expression in definitions:
         if found & {s.name for s in expression.free_symbols}:
             found.add(name)

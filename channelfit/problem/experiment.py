@@ -79,6 +79,14 @@ class Problem:
     experiments: tuple[Experiment, ...]
     noise: ChannelNoise | None = None
 
+    def __post_init__(self) -> None:
+        """Raises: InputError for a protocol that does not command the ligands of the model."""
+        for k, experiment in enumerate(self.experiments, 1):
+            try:
+                experiment.protocol.commanded(self.model.ligands)
+            except InputError as error:
+                raise error.at(None, f"experiments[{k}]") from None
+
     @cached_property
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters of the fit, the rows of every array of parameters of this problem.
@@ -274,13 +282,16 @@ class Problem:
             [e.protocol for e in with_data],
             [e.recording.current_pA for e in with_data if e.recording],
             [e.weight * e.recording.weight for e in with_data if e.recording],
+            ligands=self.model.ligands,
         )
 
     @cached_property
     def simulated(self) -> RunTree:
         """All samples of all protocols, laid out for simulation."""
         none = [None] * len(self.experiments)
-        return run_tree([e.protocol for e in self.experiments], none, none)
+        return run_tree(
+            [e.protocol for e in self.experiments], none, none, ligands=self.model.ligands
+        )
 
 
 @dataclass(frozen=True)
@@ -309,6 +320,7 @@ class WindowProblem(Problem):
             [r.current_pA for r in recordings],
             [r.weight for r in recordings],
             windows=True,
+            ligands=self.model.ligands,
         )
 
     @property

@@ -8,7 +8,7 @@ protocols.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,8 @@ class Extreme:
         value, unit: at that voltage.
         voltage_mV: None where it does not depend on v.
         also: the number of other voltages at which it is extreme too.
+        solution: the concentrations of ligands there, in words; empty without any.
+        at: the row of that voltage among those that were asked for.
         consequence: its effect on the simulation, in words.
         fails: whether the cost of a candidate with it is infinite.
     """
@@ -53,23 +55,46 @@ class Extreme:
     also: int
     consequence: str
     fails: bool
+    solution: str = ""
+    at: int | None = None
 
     def __str__(self) -> str:
         value = "not a number" if np.isnan(self.value) else f"{self.value:.6g} {self.unit}".rstrip()
-        at = "" if self.voltage_mV is None else f" at {self.voltage_mV:.6g} mV"
+        at = "" if self.voltage_mV is None else f" at {self.voltage_mV:.6g} mV{self.solution}"
         others = "voltage" if self.also == 1 else "voltages"
         more = f" (and at {self.also} other {others})" if self.also else ""
         return f"{self.place} is {value}{at}{more}: {self.consequence}"
 
 
-def voltages_of(protocols: Iterable[Protocol]) -> np.ndarray:
-    """Return the voltages (n,) mV in protocols; -120 to 60 mV without any."""
-    found = [np.append(p.command().ravel(), [p.holding_mV, p.resting_mV]) for p in protocols]
-    v = np.unique(np.concatenate(found)) if found else _ORDINARY
-    v = v[np.isfinite(v)]
+def voltages_of(protocols: Iterable[Protocol], ligands: Sequence[str] = ()) -> np.ndarray:
+    """Return the voltages (n,) mV in protocols; -120 to 60 mV without any.
+
+    Arguments:
+        ligands: of the model. With these (n, 1 + n_ligands) mV and mM, each voltage beside the
+            concentrations at it; 1 mM where there is no protocol.
+    """
+    found = [_levels(p, ligands) for p in protocols]
+    ordinary = np.column_stack([_ORDINARY, np.ones((len(_ORDINARY), len(ligands)))])
+    v = np.unique(np.concatenate(found) if found else ordinary, axis=0)
+    v = v[np.isfinite(v).all(axis=1)]
     if len(v) > _MOST_VOLTAGES:
         v = v[np.linspace(0, len(v) - 1, _MOST_VOLTAGES).round().astype(int)]
-    return v
+    return v if ligands else v[:, 0]
+
+
+def _levels(protocol: Protocol, ligands: Sequence[str]) -> np.ndarray:
+    """Return voltages and concentrations at all samples, and at rest, (n, 1 + n_ligands)."""
+    commands = protocol.commanded(ligands)
+    held = np.column_stack(
+        [
+            np.full(protocol.n_sweeps, protocol.holding_mV),
+            *(one.holding_mM for one in commands),
+        ]
+    )
+    resting = held.copy()
+    resting[:, 0] = protocol.resting_mV
+    columns = [protocol.command().ravel(), *(protocol.concentration(n).ravel() for n in ligands)]
+    return np.concatenate([np.column_stack(columns), held, resting])
 
 
 def extremes(
@@ -82,7 +107,7 @@ def extremes(
 
     Arguments:
         values: (n_parameters,) base units.
-        voltages_mV: (n,), such as `voltages_of` gives.
+        voltages_mV: (n,), such as `voltages_of` gives; with ligands (n, 1 + n_ligands) mV and mM.
         ceiling: 1/ms, the rate that replaces faster ones; see `CEILINGS`.
 
     Returns: Those that fail first, else in the order of the model.
@@ -102,6 +127,9 @@ def extremes(
             found += _rate(place, t.rate, scope, ceiling)
     for term in model.terms:
         found += _term(term, "" if len(model.terms) == 1 else f" of {term.name}", scope)
+    if model.ligands:  # without a ligand there is no binding, and nothing is strange about it
+        found = [extreme for extreme in found if extreme.value != 0 or extreme.fails]
+        found = [replace(e, solution=_solution(e, model, voltages_mV)) for e in found]
     return sorted(found, key=lambda extreme: not extreme.fails)
 
 
@@ -152,10 +180,19 @@ def examples(
 def _scope(model: ChannelModel, values: np.ndarray, voltages_mV: np.ndarray) -> dict[str, Any]:
     """Return the values of parameters, of the voltage and of all definitions by name."""
     scope: dict[str, Any] = dict(zip(model.parameter_names, values, strict=True))
-    scope["v"] = np.asarray(voltages_mV, dtype=float)
+    levels = np.asarray(voltages_mV, dtype=float).reshape(len(voltages_mV), -1)
+    scope |= zip(model.commanded, levels.T, strict=True)
     for name, expression in model.definitions:
         scope[name] = evaluate(expression, scope)
     return scope
+
+
+def _solution(extreme: Extreme, model: ChannelModel, levels: np.ndarray) -> str:
+    """Return the concentrations in words at which something is extreme."""
+    if extreme.at is None:
+        return ""
+    pairs = zip(model.ligands, levels[extreme.at, 1:], strict=True)
+    return "".join(f" and {c:.6g} mM of {name}" for name, c in pairs)
 
 
 def _rate(
@@ -245,4 +282,4 @@ def _worst(
     constant = at.size == value.size and bool(np.all(value == value[k]))
     v = None if constant else float(scope["v"][k])
     also = 0 if constant else int(at.size) - 1
-    return [Extreme(place, float(value[k]), unit, v, also, consequence, fails)]
+    return [Extreme(place, float(value[k]), unit, v, also, consequence, fails, at=k)]

@@ -26,6 +26,7 @@ from channelfit.problem.arguments import (
     numbers,
     quantities,
 )
+from channelfit.problem.ligands import Ligand, read_ligands, unknown_ligands
 from channelfit.problem.segments import (
     Tabled,
     check_sweeps,
@@ -39,7 +40,7 @@ from channelfit.problem.segments import (
 from channelfit.problem.sweep_families import sweeps_of_epochs
 from channelfit.problem.waves import TIME_TOLERANCE, Samples, Segment, shifted
 from channelfit.reading.documents import Section, dump_yaml, read_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.files import EXISTS, save_text
 from channelfit.reading.formats import read
 from channelfit.reading.keys import KEYS
@@ -56,7 +57,8 @@ class Protocol:
     Make one with `Protocol.steps`, `Protocol.from_segments`, `Protocol.from_command` or
     `Protocol.load`. Each sweep starts from the steady state at the holding potential; with
     `carry_over` only the first does, and `rest_ms` at the holding potential, or at `rest_mV` where
-    that is given, lie between one sweep and the next. Voltages are in mV, times in ms. All voltages
+    that is given, lie between one sweep and the next. `ligands` are concentrations that are
+    commanded beside the voltage. Voltages are in mV, times in ms. All voltages
     are those of the membrane: where the file or the call gives a liquid junction potential, that
     was subtracted from the command.
 
@@ -81,6 +83,7 @@ class Protocol:
     source: str = ""
     junction_potential_mV: float = 0.0
     rest_mV: float | None = None
+    ligands: tuple[Ligand, ...] = ()
 
     @classmethod
     def steps(
@@ -178,6 +181,7 @@ class Protocol:
         sampling: float | str,
         between_sweeps: str | Mapping[str, Any] = "steady state",
         junction_potential: float | str = 0.0,
+        ligands: Mapping[str, Any] | None = None,
         name: str = "protocol",
         description: str = "",
         source: str = "",
@@ -196,6 +200,7 @@ class Protocol:
             between_sweeps: "steady state", "carry over", or a mapping of carry_over and rest (ms).
             junction_potential: mV, the liquid junction potential, which is subtracted from all
                 voltages that are given here: V_membrane = V_command - junction_potential.
+            ligands: concentrations by name, such as ``{"drug": "30 nM"}``; numbers are mM.
             name: its name.
             description: its purpose, in words.
             source: its origin.
@@ -226,6 +231,7 @@ class Protocol:
             "junction_potential": junction_potential,
             "between_sweeps": between_sweeps,
             "segments": segments,
+            **({} if ligands is None else {"ligands": ligands}),
         }
         return build_protocol(plain(arguments), None)
 
@@ -410,6 +416,7 @@ class Protocol:
             "sampling": quantity_text(self.sampling_ms, "ms"),
             "junction_potential": quantity_text(junction, "mV"),
             "between_sweeps": between,
+            "ligands": {one.name: one.document() for one in self.ligands},
             "segments": segment_rows(command.sweeps, command.holding_mV, tabled),
         }
         usual = {
@@ -417,6 +424,7 @@ class Protocol:
             "source": "",
             "junction_potential": quantity_text(0.0, "mV"),
             "between_sweeps": "steady state",
+            "ligands": {},
         }
         return {key: value for key, value in document.items() if value != usual.get(key, ...)}
 
@@ -481,6 +489,38 @@ class Protocol:
                 row[a:b] = segment.voltage(np.maximum(t[a:b], segment.start_ms))
         return out
 
+    def concentration(self, ligand: str) -> np.ndarray:
+        """Return the concentration of a ligand at the samples, mM.
+
+        Arguments:
+            ligand: its name.
+
+        Returns:
+            (n_sweeps, n_times_max) mM; NaN after the end of a shorter sweep.
+
+        Raises:
+            InputError: a ligand that is not commanded.
+
+        Example:
+            >>> import channelfit as cf
+            >>> puff = cf.Protocol.from_segments(
+            ...     [{"hold": 3}], holding=-70, sampling=1, ligands={"drug": {"step": "2 mM"}}
+            ... )
+            >>> puff.concentration("drug")
+            array([[2., 2., 2.]])
+        """
+        one = next((one for one in self.ligands if one.name == ligand), None)
+        if one is None:
+            known = ", ".join(one.name for one in self.ligands) or "none"
+            raise InputError(f"no ligand {shown(ligand)}; there are: {known}", None, "ligand")
+        out = np.full((self.n_sweeps, self.n_times_max), np.nan)
+        for k, (_, sweep) in enumerate(one.course(self.carry_over, self.rest_ms)):
+            t = self.times_ms[: self.n_times(k)]
+            for segment in sweep:
+                inside = t >= segment.start_ms - TIME_TOLERANCE * self.sampling_ms
+                out[k, : len(t)][inside] = segment.voltage(np.maximum(t[inside], segment.start_ms))
+        return out
+
     def voltage(self, times_ms: Any = None) -> np.ndarray:
         """Return the command voltage of every sweep, mV.
 
@@ -532,6 +572,16 @@ class Protocol:
                 times += [float(t) for t in inside if t < s.end_ms]
             before = last
         return np.array(times)
+
+    def commanded(self, ligands: Sequence[str]) -> tuple[Ligand, ...]:
+        """Return the commands of a model's ligands, in its order.
+
+        Raises: InputError where these are not the ligands of the protocol.
+        """
+        known = {one.name: one for one in self.ligands}
+        if set(known) != set(ligands):
+            raise unknown_ligands(list(known), ligands, self.name)
+        return tuple(known[name] for name in ligands)
 
     def voltage_before(self, sweep: int) -> float:
         """Return the voltage before a sweep, mV: of the rest, of the last sweep's end, or holding.
@@ -603,12 +653,37 @@ def _built(root: Section, name: str, sweeps: tuple[tuple[Segment, ...], ...] = (
         )
     carry_over, rest, rest_mV = _between(root)
     sweeps = sweeps or read_sweeps(root, holding)
+    sweeps, ligands = read_ligands(root, sweeps)
     root.finish()
     check_sweeps(root, sweeps, sampling, holding, holding if rest_mV is None else rest_mV)
     protocol = Protocol(
-        name, holding, sampling, sweeps, carry_over, rest, description, source, junction, rest_mV
+        name,
+        holding,
+        sampling,
+        sweeps,
+        carry_over,
+        rest,
+        description,
+        source,
+        junction,
+        rest_mV,
+        ligands,
     )
     return _moved(protocol, -junction)
+
+
+def with_ligands(row: Section, protocol: Protocol) -> Protocol:
+    """Return a protocol with the concentrations that an experiment has in place of its own.
+
+    Arguments:
+        row: the experiment.
+
+    Raises InputError: concentrations that cannot be used, with file and key.
+    """
+    if "ligands" not in row:
+        return protocol
+    sweeps, ligands = read_ligands(row, protocol.sweeps, protocol.ligands)
+    return replace(protocol, sweeps=sweeps, ligands=ligands)
 
 
 def _moved(protocol: Protocol, by_mV: float) -> Protocol:

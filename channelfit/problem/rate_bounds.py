@@ -197,6 +197,13 @@ def _rate_bounds(row: Section, model: ChannelModel, span: tuple[float, float]) -
     found: dict[sympy.Expr, Bounded] = {}
     shapes = _Dependences(model.definitions)
     for name in chosen:
+        used = model.names_behind(*(s.name for s in rates[name].free_symbols))
+        if dissolved := used.intersection(model.ligands):
+            raise row.error(
+                f"{name} depends on the concentration of {', '.join(sorted(dissolved))}, and rates "
+                "are bounded over voltages alone; leave it out of `rates`",
+                "rates",
+            )
         at = tuple(voltages) or _voltages(shapes.of(rates[name]), span)
         bounded = bounded_expression(name, rates[name], model, lower, upper, at, largest)
         found.setdefault(rates[name], bounded)

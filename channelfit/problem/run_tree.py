@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.protocol import Protocol
-from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
+from channelfit.problem.waves import TIME_TOLERANCE, Command, Constant, Samples, Segment, together
 
-#: mV. Varying voltage is sub-stepped so that it moves no further than this in one step.
-MAX_STEP_MV = 1.0
+#: mV. Varying voltage is sub-stepped so that it moves no further than this in one step; a ramp of
+#: a concentration by so much of the largest.
+MAX_STEP_MV, MAX_STEP_SHARE = 1.0, 1 / 64
 _GAUSS = np.array([0.5 - math.sqrt(3) / 6, 0.5 + math.sqrt(3) / 6])
 #: Where in a sub-step rates are evaluated, as parts of it: START, MIDDLE and END for chains of two
 #: states; for schemes the two Gauss points of the whole, from GAUSS on, and the eight of its
@@ -40,14 +41,18 @@ HELD, VARYING = 0, 1
 class RunTree:
     """The runs of all experiments, in arrays; n_data counts samples, merged ones once.
 
-    voltages: (n_voltages,) distinct held voltages, mV.
+    voltages: (n_voltages,) distinct held voltages, mV; with ligands each as often as there are
+        concentrations at it.
+    levels: what rates depend on: the same array, or with ligands (n_voltages, 1 + n_ligands) mV and
+        mM.
     start_voltage: (n_starts,) index into `voltages`; state slot k starts at that steady state.
     table_voltage, table_dt: (n_tables,) index into `voltages`, and ms: one propagator each.
     runs: (n_runs, 8) int64, columns KIND .. SAMPLED. TABLE is the propagator of a held run, or the
-        first element in `nodes_mV` of a varying one. SOURCE and TARGET are state slots.
+        first row in `nodes` of a varying one. SOURCE and TARGET are state slots.
     run_voltage: (n_runs,) mV (held); run_dt: (n_runs,) ms a sub-step (varying);
         run_weight: (n_runs,), 0 where nothing is scored.
-    nodes_mV: command voltage at the NODES of every sub-step of every varying run.
+    nodes: the command at the NODES of every sub-step of every varying run, (n_nodes,) mV, or with
+        ligands (n_nodes, 1 + n_ligands) mV and mM.
     sample_mV: (n_data,) command voltage at each sample.
     data_pA: (n_data,); constant: the part of the sum of squares that merging removed, pA^2.
     total_weight: sum of the weights of all samples; n_slots: state slots in use.
@@ -56,6 +61,7 @@ class RunTree:
     """
 
     voltages: np.ndarray
+    levels: np.ndarray
     start_voltage: np.ndarray
     table_voltage: np.ndarray
     table_dt: np.ndarray
@@ -63,13 +69,17 @@ class RunTree:
     run_voltage: np.ndarray
     run_dt: np.ndarray
     run_weight: np.ndarray
-    nodes_mV: np.ndarray
+    nodes: np.ndarray
     sample_mV: np.ndarray
     data_pA: np.ndarray
     constant: float
     total_weight: float
     n_slots: int
     outputs: tuple[np.ndarray, ...]
+
+
+#: A held voltage, mV, and the concentrations at it, mM.
+Level = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class RunNode:
     kind: int
     n: int
     dt: float  # ms between samples (held) or per sub-step (varying)
-    voltage: float = math.nan
+    level: Level = (math.nan,)
     n_sub: int = 1
     nodes: np.ndarray = field(default_factory=lambda: np.empty(0))
     sample_mV: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -103,7 +113,7 @@ class RunNode:
         return (
             (self.kind, self.n, self.dt, self.n_sub, len(self.samples) > 0)
             == (other.kind, other.n, other.dt, other.n_sub, len(other.samples) > 0)
-            and (self.voltage == other.voltage or self.kind == VARYING)
+            and (self.level == other.level or self.kind == VARYING)
             and np.array_equal(self.nodes, other.nodes)
             and np.array_equal(self.sample_mV, other.sample_mV)
         )
@@ -114,6 +124,7 @@ def run_tree(
     currents: Sequence[np.ndarray | None],
     weights: Sequence[np.ndarray | None],
     windows: bool = False,
+    ligands: Sequence[str] = (),
 ) -> RunTree:
     """Return the tree of runs of some experiments.
 
@@ -125,13 +136,16 @@ def run_tree(
         currents: (n_sweeps, n_times_max) pA each, or None to simulate only.
         weights: (n_sweeps, n_times_max) each, or None for 1 everywhere (0 when simulating only).
         windows: whether samples of weight 0 are left out: one step leads over all of them.
+        ligands: names of the model's, in its order.
+
+    Raises: InputError for a protocol with other ligands.
     """
-    roots: dict[float, list[RunNode]] = {}
+    roots: dict[Level, list[RunNode]] = {}
     outputs = []
     for k, (protocol, weight) in enumerate(zip(protocols, weights, strict=True)):
         outputs.append(np.full((protocol.n_sweeps, protocol.n_times_max), -1, dtype=np.int64))
-        for course in courses(protocol, weight, windows):
-            level = roots.setdefault(protocol.holding_mV, [])
+        for start, course in courses(protocol, weight, windows, ligands):
+            level = roots.setdefault(start, [])
             for sweep, run in course:
                 level = _insert(level, run, _Member(k, sweep, run.samples, run.weight))
     traced = {k for k, weight in enumerate(weights) if weight is None}
@@ -140,19 +154,35 @@ def run_tree(
 
 
 def courses(
-    protocol: Protocol, weight: np.ndarray | None, windows: bool = False
-) -> list[list[tuple[int, RunNode]]]:
-    """Return the runs that follow each start from the steady state, each with its sweep."""
-    found: list[list[tuple[int, RunNode]]] = []
+    protocol: Protocol,
+    weight: np.ndarray | None,
+    windows: bool = False,
+    ligands: Sequence[str] = (),
+) -> list[tuple[Level, list[tuple[int, RunNode]]]]:
+    """Return each start from the steady state, and the runs that follow it, each with its sweep."""
+    commands = protocol.commanded(ligands)
+    solutions = [one.course(protocol.carry_over, protocol.rest_ms) for one in commands]
+    finest = (MAX_STEP_MV, *(one.largest_mM * MAX_STEP_SHARE for one in commands))
+    h, found = protocol.sampling_ms, list[tuple[Level, list[tuple[int, RunNode]]]]()
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]
-        runs = [(k, run) for run in _sweep_runs(protocol, k, row, windows)]
+        sweep = [piece for segment in protocol.sweeps[k] for piece in _pieces(segment)]
+        rows = [sweep, *(solution[k][1] for solution in solutions)]
+        runs = list[RunNode]()
+        for command in together(rows, finest):
+            first = math.ceil(command.start_ms / h - TIME_TOLERANCE)
+            last = min(protocol.n_times(k), math.ceil(command.end_ms / h - TIME_TOLERANCE))
+            runs.extend(_command_runs(command, first, last, h, row, windows))
         if not protocol.carry_over or not found:
-            found.append(runs)
+            start = (protocol.holding_mV, *(one.holding_mM[k] for one in commands))
+            found.append((start, [(k, run) for run in runs]))
             continue
         if protocol.rest_ms > 0:
-            found[0].append((k, RunNode(HELD, 1, _rounded(protocol.rest_ms), protocol.resting_mV)))
-        found[0].extend(runs)
+            rest = [Segment(0.0, protocol.rest_ms, Constant(protocol.resting_mV))]
+            for command in together([rest, *(solution[k][0] for solution in solutions)], finest):
+                unsampled = _unsampled(command, command.start_ms, command.end_ms)
+                found[0][1].extend((k, run) for run in unsampled)
+        found[0][1].extend((k, run) for run in runs)
     return found
 
 
@@ -186,23 +216,11 @@ def _pruned(roots: list[RunNode], traced: set[int]) -> list[RunNode]:
     return [run for run in roots if id(run) in kept]
 
 
-def _sweep_runs(
-    protocol: Protocol, k: int, weight: np.ndarray | None, windows: bool
-) -> list[RunNode]:
-    runs: list[RunNode] = []
-    for segment, (first, last) in zip(protocol.sweeps[k], protocol.sample_ranges(k), strict=True):
-        for piece, a, b in _pieces(segment, first, last, protocol.sampling_ms):
-            runs.extend(_piece_runs(piece, a, b, protocol.sampling_ms, weight, windows))
-    return runs
-
-
-def _pieces(
-    segment: Segment, first: int, last: int, h: float
-) -> Iterator[tuple[Segment, int, int]]:
-    """Yield the parts of a segment with their samples; a command that stands still is held."""
+def _pieces(segment: Segment) -> Iterator[Segment]:
+    """Yield the parts of a segment; a recorded command that stands still is held."""
     wave = segment.wave
     if not isinstance(wave, Samples):
-        yield segment, first, last
+        yield segment
         return
     t = np.append(wave.times_ms, np.inf) + segment.start_ms
     still = np.append(np.diff(wave.v_mV) == 0, True)
@@ -213,36 +231,34 @@ def _pieces(
         begin, end = max(begin, segment.start_ms), min(end, segment.end_ms)
         if end <= begin:
             continue
-        a = max(first, math.ceil(begin / h - TIME_TOLERANCE))
-        b = min(last, math.ceil(end / h - TIME_TOLERANCE))
         v = float(segment.voltage(np.array([begin]))[0])
         inner = (
             Constant(v) if held else Samples(wave.times_ms - (begin - segment.start_ms), wave.v_mV)
         )
-        yield Segment(begin, end, inner), a, b
+        yield Segment(begin, end, inner)
 
 
-def _piece_runs(
-    segment: Segment, first: int, last: int, h: float, weight: np.ndarray | None, windows: bool
+def _command_runs(
+    command: Command, first: int, last: int, h: float, weight: np.ndarray | None, windows: bool
 ) -> Iterator[RunNode]:
     """Yield the runs up to the first sample, over the samples, and on to the boundary."""
     tiny = TIME_TOLERANCE * h
     if first >= last:
-        yield from _unsampled(segment, segment.start_ms, segment.end_ms)
+        yield from _unsampled(command, command.start_ms, command.end_ms)
         return
-    if first * h - segment.start_ms > tiny:
-        yield from _unsampled(segment, segment.start_ms, first * h)
+    if first * h - command.start_ms > tiny:
+        yield from _unsampled(command, command.start_ms, first * h)
     for a, b, w in _stretches(first, last, weight):
         end = b * h
         if windows and w == 0:
-            yield from _unsampled(segment, a * h, segment.end_ms if b == last else end)
+            yield from _unsampled(command, a * h, command.end_ms if b == last else end)
             continue
-        short = b == last and abs(segment.end_ms - end) > tiny
+        short = b == last and abs(command.end_ms - end) > tiny
         n_full = b - a - 1 if short else b - a
         if n_full:
-            yield from _sampled(segment, range(a, a + n_full), h, h, w)
+            yield from _sampled(command, range(a, a + n_full), h, h, w)
         if short:
-            yield from _sampled(segment, range(b - 1, b), h, segment.end_ms - (b - 1) * h, w)
+            yield from _sampled(command, range(b - 1, b), h, command.end_ms - (b - 1) * h, w)
 
 
 def _stretches(
@@ -258,35 +274,39 @@ def _stretches(
         yield first + int(a), first + int(b), float(w[a])
 
 
-def _unsampled(segment: Segment, begin: float, end: float) -> Iterator[RunNode]:
-    if segment.is_constant:
-        yield RunNode(HELD, 1, _rounded(end - begin), float(segment.voltage(np.array([begin]))[0]))
+def _unsampled(command: Command, begin: float, end: float) -> Iterator[RunNode]:
+    if command.is_constant:
+        yield RunNode(HELD, 1, _rounded(end - begin), _level(command, begin))
     else:
-        yield _varying(segment, np.array([begin]), end - begin, range(0), 0.0)
+        yield _varying(command, np.array([begin]), end - begin, range(0), 0.0)
+
+
+def _level(command: Command, t_ms: float) -> Level:
+    return tuple(np.atleast_1d(command.levels(np.array(t_ms))).tolist())
 
 
 def _sampled(
-    segment: Segment, samples: range, h: float, dt: float, weight: float
+    command: Command, samples: range, h: float, dt: float, weight: float
 ) -> Iterator[RunNode]:
     t = np.arange(samples.start, samples.stop) * h
-    if segment.is_constant:
-        v = segment.voltage(t[:1])[0]
+    if command.is_constant:
+        level = _level(command, t[0])
         yield RunNode(
             HELD,
             len(t),
             _rounded(dt),
-            float(v),
+            level,
             samples=samples,
             weight=weight,
-            sample_mV=np.full(len(t), v),
+            sample_mV=np.full(len(t), level[0]),
         )
         return
     # Consecutive samples that need equally many sub-steps go together.
-    n_sub = _substeps(segment, t, dt)
+    n_sub = command.steps_in(t, dt)
     cuts = np.concatenate(([0], np.flatnonzero(np.diff(n_sub)) + 1, [len(t)]))
     for a, b in pairwise(cuts):
         part = range(samples.start + int(a), samples.start + int(b))
-        yield _varying(segment, t[a:b], dt, part, weight)
+        yield _varying(command, t[a:b], dt, part, weight)
 
 
 def _rounded(dt: float) -> float:
@@ -294,33 +314,20 @@ def _rounded(dt: float) -> float:
     return round(dt, 9)
 
 
-def _substeps(segment: Segment, begins: np.ndarray, dt: float) -> np.ndarray:
-    """Return the number of sub-steps of each sample (n,), a power of two.
-
-    In none of them the voltage moves by more than MAX_STEP_MV.
-    """
-    fine = begins[:, None] + dt * np.linspace(0, 1, 9)
-    v = segment.voltage(np.clip(fine, segment.start_ms, segment.end_ms))
-    moved = np.abs(np.diff(v, axis=1)).max(axis=1) * (fine.shape[1] - 1)
-    # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
-    needed = np.maximum(1, moved / MAX_STEP_MV * (1 - 1e-9))
-    return np.asarray(np.exp2(np.ceil(np.log2(needed))), dtype=np.int64)
-
-
 def _varying(
-    segment: Segment, begins: np.ndarray, dt: float, samples: range, weight: float
+    command: Command, begins: np.ndarray, dt: float, samples: range, weight: float
 ) -> RunNode:
-    n_sub = int(_substeps(segment, begins, dt).max())
+    n_sub = int(command.steps_in(begins, dt).max())
     h = dt / n_sub
     sub = begins[:, None] + h * np.arange(n_sub)
-    nodes = segment.voltage(sub[..., None] + h * NODES)
-    at_samples = segment.voltage(begins) if len(samples) else np.empty(0)
+    nodes = command.levels((sub[..., None] + h * NODES).ravel())
+    at_samples = command.parts[0].voltage(begins) if len(samples) else np.empty(0)
     return RunNode(
         VARYING,
         len(begins),
         h,
         n_sub=n_sub,
-        nodes=nodes.ravel(),
+        nodes=nodes,
         samples=samples,
         weight=weight,
         sample_mV=at_samples,
@@ -332,7 +339,7 @@ class _Flattener:
 
     def __init__(self, currents: Sequence[np.ndarray | None], outputs: list[np.ndarray]) -> None:
         self.currents, self.outputs = currents, outputs
-        self.voltages: dict[float, int] = {}
+        self.levels: dict[Level, int] = {}
         self.tables: dict[tuple[int, float], int] = {}
         self.starts: list[int] = []
         self.rows: list[tuple[int, ...]] = []
@@ -345,13 +352,16 @@ class _Flattener:
         self.n_data = self.n_nodes = self.n_slots = 0
         self.constant = self.total_weight = 0.0
 
-    def flatten(self, roots: dict[float, list[RunNode]]) -> RunTree:
-        """Return the arrays of all runs below roots, sorted by their holding potential."""
-        self.starts = [self._index(self.voltages, v) for v in roots]
+    def flatten(self, roots: dict[Level, list[RunNode]]) -> RunTree:
+        """Return the arrays of all runs below roots, sorted by what is held before them."""
+        self.starts = [self._index(self.levels, level) for level in roots]
         for slot, children in enumerate(roots.values()):
             self._visit_all(children, slot, len(roots))
+        levels = np.array(list(self.levels))
+        voltages = levels[:, 0].copy() if levels.size else np.empty(0)
         return RunTree(
-            np.array(list(self.voltages)),
+            voltages,
+            levels if levels.ndim == 2 and levels.shape[1] > 1 else voltages,
             np.array(self.starts, dtype=np.int64),
             np.array([v for v, _ in self.tables], dtype=np.int64),
             np.array([dt for _, dt in self.tables]),
@@ -382,7 +392,7 @@ class _Flattener:
 
     def _emit(self, run: RunNode, source: int, target: int) -> None:
         if run.kind == HELD:
-            key = (self._index(self.voltages, run.voltage), run.dt)
+            key = (self._index(self.levels, run.level), run.dt)
             table = self._index(self.tables, key)
         else:
             table = self.n_nodes
@@ -400,7 +410,7 @@ class _Flattener:
             int(bool(run.members)),
         )
         self.rows.append(row)
-        self.voltage.append(run.voltage)
+        self.voltage.append(run.level[0])
         self.dt.append(run.dt)
         self.weight.append(weight)
         self.n_slots = max(self.n_slots, source + 1, target + 1)

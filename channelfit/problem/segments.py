@@ -36,6 +36,11 @@ _MAX_SAMPLES = 20_000_000
 _MAX_SEGMENTS = 1_000_000
 #: mV, far beyond any clamp: more is a slip of the unit, and would be sub-stepped without end.
 _MAX_MV = 1000.0
+#: The kinds of segments that commands of voltages and of concentrations have.
+_KINDS = {
+    "segment": ("hold", "step", "ramp", "sines", "recorded"),
+    "ligand segment": ("hold", "step", "ramp"),
+}
 #: Digits after the point to which ends of segments are rounded, ms: sums of durations stay even.
 _DIGITS = 9
 
@@ -48,12 +53,13 @@ Tabled = Callable[[Sequence[Samples]], dict[str, Any]]
 # --- reading -----------------------------------------------------------------------------------
 
 
-def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
+def read_sweeps(root: Section, holding_mV: float, keys: str = "segment") -> tuple[Sweep, ...]:
     """Return the sweeps that the rows of `segments` describe.
 
     Arguments:
-        root: the protocol, of which `segments` is read.
-        holding_mV: the voltage of rows that hold.
+        root: the protocol, or one of its ligands, of which `segments` is read.
+        holding_mV: the voltage, or the concentration in mM, of rows that hold.
+        keys: those of a row, of KEYS.
 
     Raises InputError: no rows, a row that cannot be used, or families of different lengths.
     """
@@ -61,7 +67,7 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
     if not rows:
         raise root.error("at least one segment is needed", "segments")
     read_rows = [
-        _SegmentRow(Section(row, root.file, root.path(f"segments[{i}]")), holding_mV)
+        _SegmentRow(Section(row, root.file, root.path(f"segments[{i}]")), holding_mV, keys)
         for i, row in enumerate(rows, 1)
     ]
     counts = {row.count for row in read_rows if row.count > 1}
@@ -88,22 +94,22 @@ def read_sweeps(root: Section, holding_mV: float) -> tuple[Sweep, ...]:
 class _SegmentRow:
     """One row of `segments`: a wave and a duration for every sweep, or one for all."""
 
-    def __init__(self, row: Section, holding_mV: float) -> None:
-        row.expect(KEYS["segment"])
-        kinds = [k for k in ("hold", "step", "ramp", "sines", "recorded") if k in row]
+    def __init__(self, row: Section, holding_mV: float, keys: str) -> None:
+        row.expect(KEYS[keys])
+        kinds = [k for k in _KINDS[keys] if k in row]
         if len(kinds) != 1:
-            raise row.error("one of hold, step, ramp, sines, recorded was expected in each segment")
+            raise row.error(f"one of {', '.join(_KINDS[keys])} was expected in each segment")
         kind = kinds[0]
         self.waves, self.durations = _read_waves(row, kind, holding_mV)
         if not self.durations:
-            self.durations = _family(row, "for")
+            self.durations = family(row, "for")
         row.finish()
         shortest = min(self.durations)
         if shortest < 0 or (shortest == 0 and kind not in ("step", "hold")):
             raise row.error(f"a duration above 0 was expected, not {shortest:g} ms")
         if 1 < len(self.waves) != len(self.durations) > 1:
             raise row.error(
-                f"{len(self.waves)} voltages but {len(self.durations)} durations; "
+                f"{len(self.waves)} levels but {len(self.durations)} durations; "
                 "families in one protocol vary together and need equal lengths"
             )
         self.count = max(len(self.waves), len(self.durations))
@@ -119,9 +125,9 @@ class _SegmentRow:
 def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wave], list[float]]:
     """Return the waves of a row, and its durations where `for` does not give them."""
     if kind == "hold":
-        return [Constant(holding_mV)], _family(row, "hold")
+        return [Constant(holding_mV)], family(row, "hold")
     if kind == "step":
-        return [Constant(v) for v in _family(row, "step")], []
+        return [Constant(v) for v in family(row, "step")], []
     if kind == "ramp":
         return _ramps(row), []
     if kind == "sines":
@@ -143,12 +149,12 @@ def _sweep(rows: Sequence[_SegmentRow], sweep: int) -> Sweep:
     return tuple(segments)
 
 
-def _family(row: Section, key: str) -> list[float]:
-    """Return the values under a key of a row; see `_members`."""
-    return _members(row, row.take(key, ...), key)
+def family(row: Section, key: str) -> list[float]:
+    """Return the values under a key of a row; see `members`."""
+    return members(row, row.take(key), key)
 
 
-def _members(row: Section, raw: object, key: str) -> list[float]:
+def members(row: Section, raw: object, key: str) -> list[float]:
     """Return the values of an entry: a single one, or a family of one for each sweep.
 
     A family is a list under `values`, or evenly spaced values by `from`, `to` and `by`.
@@ -184,11 +190,11 @@ def _ramps(row: Section) -> list[Wave]:
     ends = row.items("ramp")
     if len(ends) != 2:
         raise row.error(f"a ramp is [start, end], not {shown(ends)}", "ramp")
-    starts, stops = (_members(row, end, "ramp") for end in ends)
+    starts, stops = (members(row, end, "ramp") for end in ends)
     count = max(len(starts), len(stops))
     if {len(starts), len(stops)} - {1, count}:
         raise row.error(
-            f"{len(starts)} voltages to start from but {len(stops)} to reach; families in one "
+            f"{len(starts)} levels to start from but {len(stops)} to reach; families in one "
             "protocol vary together and need equal lengths",
             "ramp",
         )
@@ -367,13 +373,14 @@ def _check_voltage(root: Section, segment: Segment, sampling: float, sweep: int)
 
 
 def segment_rows(
-    sweeps: Sequence[Sweep], holding_mV: float, tabled: Tabled
+    sweeps: Sequence[Sweep], holding: float | None, tabled: Tabled, unit: str = "mV"
 ) -> list[dict[str, Any]]:
     """Return the rows of `segments` that describe sweeps.
 
     Arguments:
-        holding_mV: segments at this voltage are written as `hold`.
+        holding: segments at this voltage, or concentration, are written as `hold`.
         tabled: stores recorded commands, and returns the keys of `recorded` that name them.
+        unit: of what is commanded.
 
     Raises InputError: sweeps that differ by more than voltages and durations of steps.
     """
@@ -386,8 +393,8 @@ def segment_rows(
         starts = [start if s is None else s.end_ms for start, s in zip(starts, row, strict=True)]
         # without any family, a list in the first row says how many sweeps there are
         force = place == 0 and not families and len(sweeps) > 1
-        time = _written_family(durations, "ms", force)
-        written.append(_written_row(row, time, holding_mV, tabled))
+        time = written_family(durations, "ms", force)
+        written.append(_written_row(row, time, holding, tabled, unit))
     return written
 
 
@@ -438,7 +445,11 @@ def _duration(start: float, segment: Segment | None) -> float:
 
 
 def _written_row(
-    row: Sequence[Segment | None], time: Any, holding_mV: float, tabled: Tabled
+    row: Sequence[Segment | None],
+    time: Any,
+    holding: float | None,
+    tabled: Tabled,
+    unit: str,
 ) -> dict[str, Any]:
     """Return the entries that describe one segment of all sweeps.
 
@@ -450,7 +461,7 @@ def _written_row(
     waves = [segment.wave for segment in segments]
     first = waves[0]
     if isinstance(first, Constant):
-        return _written_step(row, time, holding_mV)
+        return _written_step(row, time, holding, unit)
     if isinstance(first, Samples):
         commands = [wave for wave in waves if isinstance(wave, Samples)]
         if len(commands) < len(waves):
@@ -460,7 +471,7 @@ def _written_row(
     ramps = [wave for wave in waves if isinstance(wave, Ramp)]
     if len(ramps) == len(waves):
         ends = [[r.v_start_mV for r in ramps], [r.v_end_mV for r in ramps]]
-        return {"ramp": [_written_family(values, "mV") for values in ends], "for": time}
+        return {"ramp": [written_family(values, unit) for values in ends], "for": time}
     if isinstance(first, Sines):
         alike = [isinstance(w, Sines) and replace(w, origin_ms=first.origin_ms) for w in waves]
         origins = {wave.origin_ms for wave in waves if isinstance(wave, Sines)}
@@ -472,14 +483,16 @@ def _written_row(
     raise _different("ramps or sines")
 
 
-def _written_step(row: Sequence[Segment | None], time: Any, holding_mV: float) -> dict[str, Any]:
+def _written_step(
+    row: Sequence[Segment | None], time: Any, holding: float | None, unit: str
+) -> dict[str, Any]:
     """Return the entries of a held segment; a sweep that lacks it takes the first one's voltage."""
     held = [s.wave.v_mV if s and isinstance(s.wave, Constant) else None for s in row]
     known = [v for v in held if v is not None]
-    if all(v == holding_mV for v in known):
+    if all(v == holding for v in known):
         return {"hold": time}
     voltages = [known[0] if v is None else v for v in held]
-    return {"step": _written_family(voltages, "mV"), "for": time}
+    return {"step": written_family(voltages, unit), "for": time}
 
 
 def _written_sines(wave: Sines, own_origin: bool) -> dict[str, Any]:
@@ -492,7 +505,7 @@ def _written_sines(wave: Sines, own_origin: bool) -> dict[str, Any]:
     return {"offset": quantity_text(wave.offset_mV, "mV"), "terms": terms, **origin}
 
 
-def _written_family(values: Sequence[float], unit: str, force: bool = False) -> Any:
+def written_family(values: Sequence[float], unit: str, force: bool = False) -> Any:
     """Return values as one quantity if they are equal, else as from / to / by or as a list.
 
     Arguments:

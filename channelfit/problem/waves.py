@@ -1,8 +1,13 @@
-"""The command voltage within one segment of a sweep."""
+"""The command within one segment of a sweep: a voltage, or a concentration.
+
+The waves of a ligand's command are these too, in mM where they say mV.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -14,6 +19,8 @@ _JUMP_SAMPLES = 3
 _UNEVEN = 1e-3
 #: Digits after the point, mV, that a shift of the voltage keeps.
 _VOLTAGE_DIGITS = 9
+#: Steps of an integrator in one time constant of an exchange of solutions.
+_STEPS_AN_EXCHANGE = 16
 #: Numbers that are held at once while sines are summed.
 _AT_ONCE = 1 << 20
 
@@ -128,7 +135,28 @@ class Samples:
         return np.array(found)
 
 
-Wave = Constant | Ramp | Sines | Samples
+@dataclass(frozen=True)
+class Exchange:
+    """A concentration, mM, that follows its target with a time constant.
+
+    It is ``offset + slope * (t - origin) + away * exp(-(t - origin)/tau)``; the time t and its
+    origin count from the start of the sweep.
+    """
+
+    offset_mM: float
+    slope_mM_per_ms: float
+    away_mM: float
+    tau_ms: float
+    origin_ms: float
+
+    def voltage(self, t_ms: np.ndarray, start_ms: float, end_ms: float) -> np.ndarray:
+        """Return the concentration at times t_ms in the sweep, mM, never below 0."""
+        t = np.asarray(t_ms, dtype=float) - self.origin_ms
+        follows = self.offset_mM + self.slope_mM_per_ms * t
+        return np.maximum(follows + self.away_mM * np.exp(-t / self.tau_ms), 0.0)
+
+
+Wave = Constant | Ramp | Sines | Samples | Exchange
 
 
 def shifted(wave: Wave, by_mV: float) -> Wave:
@@ -143,6 +171,8 @@ def shifted(wave: Wave, by_mV: float) -> Wave:
         return Ramp(*(round(v + by_mV, _VOLTAGE_DIGITS) for v in ends))
     if isinstance(wave, Sines):
         return replace(wave, offset_mV=round(wave.offset_mV + by_mV, _VOLTAGE_DIGITS))
+    if isinstance(wave, Exchange):
+        raise TypeError("a concentration is not shifted as a voltage is")
     return Samples(wave.times_ms, np.round(wave.v_mV + by_mV, _VOLTAGE_DIGITS))
 
 
@@ -162,3 +192,68 @@ class Segment:
     def voltage(self, t_ms: np.ndarray) -> np.ndarray:
         """Return the voltage at times t_ms in the sweep, mV, an array of any shape."""
         return self.wave.voltage(t_ms, self.start_ms, self.end_ms)
+
+
+@dataclass(frozen=True)
+class Command:
+    """The part [start_ms, end_ms) of a sweep in which nothing that is commanded jumps.
+
+    Attributes:
+        parts: the segments, each at least as long: of the voltage, and of each ligand of a model.
+        finest: how far each moves in one step of an integrator at most, in its unit.
+    """
+
+    start_ms: float
+    end_ms: float
+    parts: tuple[Segment, ...]
+    finest: tuple[float, ...]
+
+    @property
+    def is_constant(self) -> bool:
+        """True if all is held."""
+        return all(part.is_constant for part in self.parts)
+
+    def levels(self, t_ms: np.ndarray) -> np.ndarray:
+        """Return all levels at times t_ms in the sweep, (*t_ms.shape, n_parts); mV, then mM.
+
+        Without ligands the voltages alone, (*t_ms.shape).
+        """
+        if len(self.parts) == 1:
+            return self.parts[0].voltage(t_ms)
+        return np.stack([part.voltage(t_ms) for part in self.parts], axis=-1)
+
+    def steps_in(self, begins: np.ndarray, dt: float) -> np.ndarray:
+        """Return the number of steps, a power of two, for each stretch of dt ms from `begins` (n,).
+
+        In no step a voltage, or a concentration, moves further than `finest`; nor is one longer
+        than a sixteenth of the time constant of an exchange.
+        """
+        fine = np.clip(begins[:, None] + dt * np.linspace(0, 1, 9), self.start_ms, self.end_ms)
+        needed = np.ones(len(begins))
+        for part, finest in zip(self.parts, self.finest, strict=True):
+            if isinstance(part.wave, Exchange):
+                needed = np.maximum(needed, _STEPS_AN_EXCHANGE * dt / part.wave.tau_ms)
+            if not isinstance(part.wave, Exchange) or part.wave.slope_mM_per_ms:
+                moved = np.abs(np.diff(part.voltage(fine), axis=1)).max(axis=1) * 8
+                # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
+                needed = np.maximum(needed, moved / finest * (1 - 1e-9))
+        return np.asarray(np.exp2(np.ceil(np.log2(needed))), dtype=np.int64)
+
+
+def together(rows: Sequence[Sequence[Segment]], finest: Sequence[float]) -> Iterator[Command]:
+    """Yield the commands of a sweep, cut wherever a segment of any row ends.
+
+    Arguments:
+        rows: segments without a gap, of the voltage and of each ligand, over the same time.
+        finest: of each row, see `Command`.
+    """
+    if len(rows) == 1:
+        for segment in rows[0]:
+            yield Command(segment.start_ms, segment.end_ms, (segment,), tuple(finest))
+        return
+    ends = [np.array([segment.end_ms for segment in row]) for row in rows]
+    edges = np.unique(np.concatenate([[rows[0][0].start_ms], *ends]))
+    for start, end in pairwise(edges.tolist()):
+        at = [min(int(np.searchsorted(e, start, side="right")), len(e) - 1) for e in ends]
+        parts = tuple(row[k] for row, k in zip(rows, at, strict=True))
+        yield Command(start, end, parts, tuple(finest))

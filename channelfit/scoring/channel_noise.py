@@ -188,10 +188,10 @@ def _layout(experiments: tuple[Experiment, ...], whole: bool) -> _Layout:
         recording = e.recording if e.weight > 0 else None
         place = np.full((e.protocol.n_sweeps, e.protocol.n_times_max), -1, np.int64)
         holding = voltages.setdefault(e.protocol.holding_mV, len(voltages))
-        for course in courses(e.protocol, None):
+        for _, course in courses(e.protocol, None):
             begin, first = n_moves, len(moves)
             for sweep, run in course:
-                at = voltages.setdefault(run.voltage, len(voltages))
+                at = voltages.setdefault(run.level[0], len(voltages))
                 counts, y = np.zeros(run.n, bool), np.zeros(run.n)
                 here = slice(run.samples.start, run.samples.stop)
                 if run.samples and recording is not None:

@@ -26,7 +26,7 @@ from channelfit.scoring.machine.threads import side_by_side, single_threaded_bla
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, UseOfRows
 from channelfit.scoring.tangent_plan import Plan
 
-_FIELDS = {"nodes": "nodes_mV", "v_samples": "sample_mV"}
+_FIELDS = {"voltages": "levels", "v_samples": "sample_mV"}
 
 
 class CpuScorer(ChannelScorer):

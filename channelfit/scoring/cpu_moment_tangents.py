@@ -13,7 +13,7 @@ from channelfit.scoring.cpu_moments import CpuMomentTables
 from channelfit.scoring.kernels.detailed_balance import keeps_detailed_balance, modes_are_real
 from channelfit.scoring.kernels.moment_tangents import DOUBTED, UNFINISHED, WIDE, momentNormals
 from channelfit.scoring.kernels.tangent_source import TangentSource
-from channelfit.scoring.kernels.tangent_tables import GAINS, RATES
+from channelfit.scoring.kernels.tangent_tables import GAINS, RATES, RATES_WITH_LIGANDS
 from channelfit.scoring.layout.moment_tables import ladder
 from channelfit.scoring.machine.machine_code import Callback, generated
 
@@ -49,9 +49,10 @@ class MomentTangents:
         rates = moves[:, 2].tolist()
         layer = [rates[:t].count(u) for t, u in enumerate(rates)]
         moves = np.column_stack([moves, column[moves[:, 2]], layer])
-        index = {v: k for k, v in enumerate(tree.voltages.tolist())}
+        index = {level.tobytes(): k for k, level in enumerate(tree.levels)}
         self._problem = [
             tree.voltages,
+            tree.levels,
             tree.start_voltage,
             np.column_stack([partials, column[partials[:, 0]]]),
             np.array(source.least),
@@ -60,7 +61,7 @@ class MomentTangents:
             np.searchsorted(moves[:, 1], np.arange(self._n_states + 1)),
             np.array(chain.conductances),
             tables.visits,
-            np.array([index[v] for v in tables.visit_v.tolist()], np.int64),
+            np.array([index[level.tobytes()] for level in tables.visit_v], np.int64),
             tables.visit_top,
             tables.ladder,
             tables.places,
@@ -70,7 +71,10 @@ class MomentTangents:
         self._lock, self._made = Lock(), self._taken()
         self._functions = [
             Callback(generated(source.text, "createGains"), GAINS),
-            Callback(generated(source.text, "createRates"), RATES),
+            Callback(
+                generated(source.text, "createRates"),
+                RATES_WITH_LIGANDS if model.ligands else RATES,
+            ),
         ]
 
     def normals(self, thetas: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -24,7 +24,15 @@ from channelfit.model.evaluation import evaluate
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
-from channelfit.problem.waves import TIME_TOLERANCE, Constant, Samples, Segment
+from channelfit.problem.waves import (
+    TIME_TOLERANCE,
+    Command,
+    Constant,
+    Exchange,
+    Samples,
+    Segment,
+    together,
+)
 from channelfit.reading.errors import InputError
 from channelfit.scoring import reference_matrices
 from channelfit.scoring.reference_matrices import held_propagator, propagator, steady_state
@@ -39,6 +47,9 @@ from channelfit.scoring.tangent_plan import RowBlock
 
 #: mV that the voltage may move in one step of the integrator.
 MAX_STEP_MV = 1.0
+#: The share of the largest concentration that a ramp of one may move in a step, and the share of
+#: the time constant of an exchange that a step may last.
+MAX_STEP_SHARE, EXCHANGE_SHARE = 1 / 64, 1 / 16
 #: A step in which some state would be left more often than this is taken in quarters.
 STIFF = 1.0
 #: Points of a sample interval at which the slope of the command is estimated.
@@ -227,7 +238,7 @@ class Population:
             term.name: [self._constant(e) for e in (term.conductance, term.reversal)]
             for term in ohmic
         }
-        self.propagators: dict[tuple[float, float], list[np.ndarray]] = {}
+        self.propagators: dict[tuple[bytes, float], list[np.ndarray]] = {}
         self.drives: dict[tuple[str, float], np.ndarray] = {}
 
     def status(self) -> np.ndarray:
@@ -238,33 +249,37 @@ class Population:
     def _constant(self, expression: sympy.Expr | None, v_mV: float = 0.0) -> np.ndarray:
         """Evaluate an expression of parameters, or of these and one voltage, (n_candidates,)."""
         assert expression is not None
-        scope = self._scope(np.array(v_mV), {s.name for s in expression.free_symbols})
+        scope = self._scope({"v": np.array(v_mV)}, {s.name for s in expression.free_symbols})
         value = np.broadcast_to(evaluate(expression, scope), (self.n,)).copy()
         good = np.abs(value) < 1e300
         self.not_finite |= ~good
         value[~good] = 0.0
         return value
 
-    def _scope(self, v_mV: np.ndarray, names: set[str]) -> dict[str, np.ndarray]:
-        """Return the values of v, parameters and the definitions that `names` need, in order."""
+    def _scope(self, commanded: dict[str, np.ndarray], names: set[str]) -> dict[str, np.ndarray]:
+        """Return the command, parameters and the definitions that `names` need, in order."""
         for name, expression in reversed(self.model.definitions):
             if name in names:
                 names |= {s.name for s in expression.free_symbols}
-        scope: dict[str, np.ndarray] = {**self.values, "v": v_mV}
+        scope: dict[str, np.ndarray] = {**self.values, **commanded}
         for name, expression in self.model.definitions:
             if name in names:
                 scope[name] = evaluate(expression, scope)
         return scope
 
-    def rates(self, chain: Chain, v_mV: np.ndarray) -> np.ndarray:
-        """Return rates, 1/ms, at voltages: (n_voltages, n_candidates, n_states, n_states).
+    def rates(self, chain: Chain, levels: np.ndarray) -> np.ndarray:
+        """Return rates, 1/ms: (n_levels, n_candidates, n_states, n_states).
 
         Element [j, i] is the rate i -> j; the diagonal is zero.
+
+        Arguments:
+            levels: (n_levels,) mV, or with ligands (n_levels, 1 + n_ligands) mV and mM.
         """
+        n_levels, commanded = len(levels), levels.reshape(len(levels), -1).T[..., None]
         index = {s: i for i, s in enumerate(chain.states)}
-        out = np.zeros((len(v_mV), self.n, len(index), len(index)))
+        out = np.zeros((n_levels, self.n, len(index), len(index)))
         names = {s.name for t in chain.transitions for s in t.rate.free_symbols}
-        scope = self._scope(v_mV[:, None], names)
+        scope = self._scope(dict(zip(self.model.commanded, commanded, strict=True)), names)
         for t in chain.transitions:
             rate = np.broadcast_to(evaluate(t.rate, scope), out.shape[:2])
             self.not_finite |= np.isnan(rate).any(axis=0)
@@ -278,24 +293,23 @@ class Population:
             out[:, backward] = 1.0
         return out
 
-    def steady_state(self, v_mV: float) -> list[np.ndarray]:
-        """Return the occupancies at rest at a voltage."""
-        return [steady_state(self.rates(c, np.array([v_mV]))[0]) for c in self.model.chains]
+    def steady_state(self, level: np.ndarray) -> list[np.ndarray]:
+        """Return the occupancies at rest at a voltage, and the concentrations there."""
+        return [steady_state(self.rates(c, level[None])[0]) for c in self.model.chains]
 
-    def arrived(self, state: list[np.ndarray], v_mV: float) -> list[np.ndarray]:
+    def arrived(self, state: list[np.ndarray], level: np.ndarray) -> list[np.ndarray]:
         """Return the state as a voltage begins: gates of no time constant are at rest at once."""
         return [
-            steady_state(self.rates(c, np.array([v_mV]))[0]) if c.instant else x
+            steady_state(self.rates(c, level[None])[0]) if c.instant else x
             for c, x in zip(self.model.chains, state, strict=True)
         ]
 
-    def hold(self, state: list[np.ndarray], v_mV: float, dt_ms: float) -> list[np.ndarray]:
+    def hold(self, state: list[np.ndarray], level: np.ndarray, dt_ms: float) -> list[np.ndarray]:
         """Return the occupancies after dt_ms at a held voltage; exact."""
-        key = (v_mV, round(dt_ms, 9))
+        key = (level.tobytes(), round(dt_ms, 9))
         if key not in self.propagators:
             self.propagators[key] = [
-                held_propagator(self.rates(c, np.array([v_mV]))[0], key[1])
-                for c in self.model.chains
+                held_propagator(self.rates(c, level[None])[0], key[1]) for c in self.model.chains
             ]
         return [self.applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
 
@@ -331,9 +345,8 @@ class Population:
 
 @dataclass(frozen=True)
 class _Move:
-    """From begin to end within one piece of a segment; `sample` is read at the beginning."""
+    """From begin to end within one command; `sample` is read at the beginning."""
 
-    segment: Segment
     begin_ms: float
     duration_ms: float
     sample: int | None = None
@@ -359,32 +372,47 @@ class Simulation:
         """Return the observed quantity at each sample, (n_sweeps, n_times_max, width)."""
         p, channel = self.protocol, self.channel
         out = np.full((p.n_sweeps, p.n_times_max, width), np.nan)
-        at_rest = state = channel.steady_state(p.holding_mV)
+        ligands = p.commanded(channel.model.ligands)
+        courses = [one.course(p.carry_over, p.rest_ms) for one in ligands]
+        finest = (MAX_STEP_MV, *(MAX_STEP_SHARE * one.largest_mM for one in ligands))
+        at_rest: dict[bytes, list[np.ndarray]] = {}
         for k in range(p.n_sweeps):
-            if not p.carry_over:
-                state = at_rest
-            elif k and p.rest_ms > 0:
-                state = channel.hold(state, p.resting_mV, p.rest_ms)
-            for piece, moves in _pieces(p, k):
-                advance = self._held if piece.is_constant else self._moving
-                state = advance(state, piece, moves, out[k])
+            solutions = [course[k] for course in courses]
+            if k == 0 or not p.carry_over:
+                held = np.array([p.holding_mV, *(one.holding_mM[k] for one in ligands)])
+                if held.tobytes() not in at_rest:
+                    at_rest[held.tobytes()] = channel.steady_state(held if ligands else held[0])
+                state = at_rest[held.tobytes()]
+            elif p.rest_ms > 0:
+                resting = [Segment(0.0, p.rest_ms, Constant(p.resting_mV))]
+                for piece in together([resting, *(rest for rest, _ in solutions)], finest):
+                    moves = [_Move(piece.start_ms, piece.end_ms - piece.start_ms)]
+                    state = self._advanced(state, piece, moves, out[k])
+            smooth = [piece for segment in p.sweeps[k] for piece in _smooth(segment)]
+            for piece in together([smooth, *(sweep for _, sweep in solutions)], finest):
+                state = self._advanced(state, piece, _moves_in(p, k, piece), out[k])
         return out
 
-    def _held(
-        self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
+    def _advanced(
+        self, state: list[np.ndarray], piece: Command, moves: list[_Move], out: np.ndarray
     ) -> list[np.ndarray]:
-        v = float(piece.voltage(np.array([piece.start_ms]))[0])
-        state = self.channel.arrived(state, v)
+        return (self._held if piece.is_constant else self._moving)(state, piece, moves, out)
+
+    def _held(
+        self, state: list[np.ndarray], piece: Command, moves: list[_Move], out: np.ndarray
+    ) -> list[np.ndarray]:
+        level, v = piece.levels(np.array([piece.start_ms]))[0], _voltage(piece, piece.start_ms)
+        state = self.channel.arrived(state, level)
         for move in moves:
             if move.sample is not None:
                 out[move.sample] = self._observed(state, v)
-            state = self.channel.hold(state, v, move.duration_ms)
+            state = self.channel.hold(state, level, move.duration_ms)
         return state
 
     def _moving(
-        self, state: list[np.ndarray], piece: Segment, moves: list[_Move], out: np.ndarray
+        self, state: list[np.ndarray], piece: Command, moves: list[_Move], out: np.ndarray
     ) -> list[np.ndarray]:
-        """Follow a varying voltage: chains of two states relax, others take Magnus steps."""
+        """Follow a varying command: chains of two states relax, others take Magnus steps."""
         model = self.channel.model
         grids = [_step_ends(piece, move, self.refine) for move in moves]
         widest = max(len(c.states) for c in model.chains)
@@ -404,14 +432,13 @@ class Simulation:
             for i in range(len(begins[some])):
                 move = sampled.get(a + i)
                 if move is not None:
-                    v = float(piece.voltage(np.array([move.begin_ms]))[0])
-                    state = self.channel.arrived(state, v)
-                    out[move.sample] = self._observed(state, v)
+                    state = self.channel.arrived(state, piece.levels(np.array([move.begin_ms]))[0])
+                    out[move.sample] = self._observed(state, _voltage(piece, move.begin_ms))
                 state = [self.channel.applied(p[i], x) for p, x in zip(maps, state, strict=True)]
         return state
 
     def _relaxation(
-        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+        self, chain: Chain, piece: Command, begins: np.ndarray, steps: np.ndarray
     ) -> np.ndarray:
         """Return maps (n_steps, n_candidates, 2, 2) of x' = speed (limit - x) over each step.
 
@@ -424,7 +451,7 @@ class Simulation:
         if len(chain.states) == 1:
             return np.ones((len(begins), self.channel.n, 1, 1))
         times = begins[:, None] + steps[:, None] * np.array([0.0, 0.5, 1.0])
-        rates = self.channel.rates(chain, piece.voltage(times.ravel()))
+        rates = self.channel.rates(chain, piece.levels(times.ravel()))
         rates = rates.reshape(*times.shape, *rates.shape[1:])
         speed = rates[..., 1, 0] + rates[..., 0, 1]
         start, middle, end = np.moveaxis(rates[..., 1, 0] / speed, 1, 0)
@@ -446,7 +473,7 @@ class Simulation:
         return np.moveaxis(np.array(rows), (0, 1), (-2, -1))
 
     def _magnus(
-        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+        self, chain: Chain, piece: Command, begins: np.ndarray, steps: np.ndarray
     ) -> np.ndarray:
         """Return maps (n_steps, n_candidates, s, s); stiff candidates take quarters of a step."""
         maps, exits = self._exponentials(chain, piece, begins, steps)
@@ -460,7 +487,7 @@ class Simulation:
         return maps
 
     def _exponentials(
-        self, chain: Chain, piece: Segment, begins: np.ndarray, steps: np.ndarray
+        self, chain: Chain, piece: Command, begins: np.ndarray, steps: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Take commutator-free Magnus steps of order four (Blanes and Moan 2006).
 
@@ -473,7 +500,7 @@ class Simulation:
         """
         root = math.sqrt(3.0)
         nodes = [begins + steps * (0.5 + sign * root / 6) for sign in (-1, 1)]
-        one, two = (self.channel.rates(chain, piece.voltage(t)) for t in nodes)
+        one, two = (self.channel.rates(chain, piece.levels(t)) for t in nodes)
         linked, h = one > 0, steps[:, None, None, None]
         more, less = (0.25 + root / 6) * h, (0.25 - root / 6) * h
         early = np.where(linked, np.maximum(more * one + less * two, RATE_FLOOR), 0.0)
@@ -482,16 +509,18 @@ class Simulation:
         return propagator(late) @ propagator(early), exits
 
 
-def _pieces(protocol: Protocol, sweep: int) -> Iterator[tuple[Segment, list[_Move]]]:
-    """Yield the parts of a sweep with one smooth command, and the moves between samples in each.
+def _voltage(piece: Command, t_ms: float) -> float:
+    return float(piece.parts[0].voltage(np.array([t_ms]))[0])
+
+
+def _moves_in(protocol: Protocol, sweep: int, piece: Command) -> list[_Move]:
+    """Return the moves between samples in a part of a sweep with one smooth command.
 
     A time within TIME_TOLERANCE sampling intervals of a sample is the time of that sample.
     """
     h, n = protocol.sampling_ms, protocol.n_times(sweep)
-    for segment in protocol.sweeps[sweep]:
-        for piece in _smooth(segment):
-            first, last = _first_sample(piece.start_ms, h), _first_sample(piece.end_ms, h)
-            yield piece, _moves(piece, range(first, min(n, last)), h)
+    first, last = _first_sample(piece.start_ms, h), _first_sample(piece.end_ms, h)
+    return _moves(piece, range(first, min(n, last)), h)
 
 
 def _first_sample(t_ms: float, h: float) -> int:
@@ -499,18 +528,18 @@ def _first_sample(t_ms: float, h: float) -> int:
     return math.ceil(t_ms / h - TIME_TOLERANCE)
 
 
-def _moves(piece: Segment, samples: range, h: float) -> list[_Move]:
+def _moves(piece: Command, samples: range, h: float) -> list[_Move]:
     """Return the moves from a piece's start over all its samples to its end."""
     tiny = TIME_TOLERANCE * h
     if not samples:
-        return [_Move(piece, piece.start_ms, piece.end_ms - piece.start_ms)]
+        return [_Move(piece.start_ms, piece.end_ms - piece.start_ms)]
     moves = []
     if samples[0] * h - piece.start_ms > tiny:
-        moves.append(_Move(piece, piece.start_ms, samples[0] * h - piece.start_ms))
+        moves.append(_Move(piece.start_ms, samples[0] * h - piece.start_ms))
     for k in samples:
         left = piece.end_ms - k * h
         whole = k != samples[-1] or abs(left - h) <= tiny
-        moves.append(_Move(piece, k * h, h if whole else left, k))
+        moves.append(_Move(k * h, h if whole else left, k))
     return moves
 
 
@@ -535,13 +564,18 @@ def _smooth(segment: Segment) -> Iterator[Segment]:
         was_still = still
 
 
-def _step_ends(piece: Segment, move: _Move, refine: int) -> np.ndarray:
+def _step_ends(piece: Command, move: _Move, refine: int) -> np.ndarray:
     """Return times (n_steps + 1,) of a move: a power of two of equal steps, and its end."""
     probes = move.begin_ms + move.duration_ms * np.linspace(0, 1, _PROBES)
-    v = piece.voltage(np.clip(probes, piece.start_ms, piece.end_ms))
-    moved = np.abs(np.diff(v)).max() * (_PROBES - 1)
-    # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
-    least = max(1.0, moved / MAX_STEP_MV * (1 - 1e-9))
+    probes, least = np.clip(probes, piece.start_ms, piece.end_ms), 1.0
+    for part, finest in zip(piece.parts, piece.finest, strict=True):
+        exchanged = isinstance(part.wave, Exchange)
+        if exchanged:
+            least = max(least, move.duration_ms / (EXCHANGE_SHARE * part.wave.tau_ms))
+        if not exchanged or part.wave.slope_mM_per_ms:
+            moved = np.abs(np.diff(part.voltage(probes))).max() * (_PROBES - 1)
+            # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
+            least = max(least, moved / finest * (1 - 1e-9))
     n = 2 ** math.ceil(math.log2(least)) * refine
     return np.asarray(move.begin_ms + move.duration_ms * np.arange(n + 1) / n)
 

@@ -236,11 +236,12 @@ def make_scorer(
     Raises:
         InputError: an unknown backend, dtype or path, or one that cannot run here, and what to do.
     """
-    if problem.noise is not None and backend == "auto":
+    if (problem.noise is not None or problem.model.ligands) and backend == "auto":
         backend = "cpu"
     backend = chosen_backend(backend, dtype)
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
+    _refuse_ligands(problem, backend)
     if problem.noise is not None:
         if backend != "cpu":
             raise InputError(
@@ -268,6 +269,30 @@ def make_scorer(
         return scorers[0]
     grouped: ChannelScorer = _class(*_GROUPED)(problem, scorers)
     return grouped
+
+
+def _refuse_ligands(problem: Problem, backend: str) -> None:
+    """Raise InputError for what does not compute with concentrations that are commanded."""
+    if not problem.model.ligands:
+        return
+    ligands = ", ".join(problem.model.ligands)
+    if any(e.clamp is not None for e in problem.experiments):
+        raise InputError(
+            "a clamp that is not ideal, and a low-pass filter, do not serve a concentration "
+            f"({ligands}); leave the clamp and the filter out",
+            key="ligands",
+        )
+    if problem.noise is not None:
+        raise InputError(
+            f"the likelihood of channel noise does not serve a concentration ({ligands}); leave "
+            "`channels` out of `noise`",
+            key="ligands",
+        )
+    if backend == "cuda":
+        raise InputError(
+            f"the backend cuda does not serve a concentration ({ligands}); use --backend cpu",
+            key="ligands",
+        )
 
 
 def _class(module: str, name: str) -> Any:

@@ -104,13 +104,20 @@ class PiecewiseRamp:
 
     Attributes:
         edges: (n + 1,) ms.
-        voltage: (n, n_points) mV, at the points of `ramp_collocation`.
+        levels: of the rates, at the points of `ramp_collocation`: (n, n_points) mV, or with
+            ligands (n, n_points, 1 + n_ligands) mV and mM.
         places: (n,) in the flat array; -1 where no sample lies in a piece.
     """
 
     edges: np.ndarray
-    voltage: np.ndarray
+    levels: np.ndarray
     places: np.ndarray
+
+    @property
+    def voltage(self) -> np.ndarray:
+        """(n, n_points) mV, at these points."""
+        levels = self.levels
+        return levels if levels.ndim == 2 else np.ascontiguousarray(levels[..., 0])
 
     @property
     def lengths(self) -> np.ndarray:
@@ -407,19 +414,24 @@ def _untouched(data: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def nodes_of(tree: RunTree, r: int) -> np.ndarray:
-    """Return the voltages of a varying run, (n_steps, n_nodes) mV, see `run_tree.NODES`."""
+    """Return the levels of a varying run, (n_steps, n_nodes) mV, see `run_tree.NODES`.
+
+    With ligands (n_steps, n_nodes, 1 + n_ligands) mV and mM.
+    """
     row = tree.runs[r]
     n = int(row[N_SAMPLES] * row[N_SUB])
     first = int(row[TABLE])
-    return tree.nodes_mV[first : first + n * len(NODES)].reshape(n, len(NODES))
+    nodes = tree.nodes[first : first + n * len(NODES)]
+    return nodes.reshape(n, len(NODES), *nodes.shape[1:])
 
 
 def _nodes(tree: RunTree, r: int, relaxes: bool) -> tuple[np.ndarray, ...]:
-    """Return voltages of a varying run: (edges, middles), or (Gauss points, quarters')."""
+    """Return levels of a varying run: (edges, middles), or (Gauss points, quarters')."""
     nodes = nodes_of(tree, r)
     if relaxes:
-        return np.append(nodes[:1, START], nodes[:, END]), nodes[:, MIDDLE].copy()
-    return nodes[:, GAUSS:QUARTERS].ravel(), nodes[:, QUARTERS:].ravel()
+        return np.concatenate([nodes[:1, START], nodes[:, END]]), nodes[:, MIDDLE].copy()
+    width = nodes.shape[2:]
+    return nodes[:, GAUSS:QUARTERS].reshape(-1, *width), nodes[:, QUARTERS:].reshape(-1, *width)
 
 
 def in_pieces(tree: RunTree, r: int, grade: int) -> PiecewiseRamp | None:

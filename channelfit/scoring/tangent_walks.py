@@ -18,7 +18,13 @@ from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.scoring.kernels import ramp_kernels, relaxation_kernels, scheme_kernels
 from channelfit.scoring.kernels.integration import STIFF
 from channelfit.scoring.kernels.tangent_source import TangentSource
-from channelfit.scoring.kernels.tangent_tables import GAINS, RATES, boundRates, project
+from channelfit.scoring.kernels.tangent_tables import (
+    GAINS,
+    RATES,
+    RATES_WITH_LIGANDS,
+    boundRates,
+    project,
+)
 from channelfit.scoring.layout import ramp_collocation as collocation
 from channelfit.scoring.machine.machine_code import Callback, generated
 from channelfit.scoring.tangent_plan import PiecewiseRamp, Plan, Stretch, VaryingRun, joined
@@ -95,7 +101,8 @@ class GateWalk(Walk):
 
     def __init__(self, source: TangentSource, plan: Plan) -> None:
         super().__init__(source, plan)
-        self.functions = Callback(self.create_gains, GAINS), Callback(self.create_rates, RATES)
+        types = RATES_WITH_LIGANDS if self.model.ligands else RATES
+        self.functions = Callback(self.create_gains, GAINS), Callback(self.create_rates, types)
         row_of = {pair: k for k, pair in enumerate(source.partials)}
         own: list[list[int]] = []
         gates: list[list[int]] = []
@@ -116,8 +123,9 @@ class GateWalk(Walk):
         both = [[room, room] for room in self._room(_STEPS["relax"] + 1)]
         self.at_nodes = tuple(np.array(rooms) for rooms in both)  # at edges of steps, and between
         moving = [stretch for stretch in plan.stretches if stretch.varies]
-        self.edges = joined([stretch.nodes[0] for stretch in moving])
-        self.middles = joined([stretch.nodes[1] for stretch in moving])
+        none = [self.tree.levels[:0]]  # of the same shape where nothing varies
+        self.edges = joined(none + [stretch.nodes[0] for stretch in moving])
+        self.middles = joined(none + [stretch.nodes[1] for stretch in moving])
         self.stretches = np.array(list(self._rows()), np.int64).reshape(-1, 8)
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
@@ -176,6 +184,7 @@ class GateWalk(Walk):
             *self.functions,
             thetas,
             tree.voltages,
+            tree.levels,
             tree.start_voltage,
             plan.runs,
             plan.run_dt,
@@ -261,7 +270,7 @@ class SchemeWalk(Walk):
 
     def _start(self, theta: np.ndarray) -> None:
         tree = self.tree
-        self._rates(theta, tree.voltages, self.at_held)
+        self._rates(theta, tree.levels, self.at_held)
         scheme_kernels.byVoltage(*self.at_held, self.partials, len(tree.voltages), *self.by_held)
         scheme_kernels.schemeTables(
             *self.by_held,
@@ -315,7 +324,8 @@ class SchemeWalk(Walk):
             places = np.full(n, -1)
             if len(stiff):
                 places[stiff] = 2 * n + 8 * np.arange(len(stiff))
-                self._at_nodes(theta, quarters.reshape(-1, 8)[begin:end][stiff].ravel(), 2 * n)
+                each = quarters.reshape(-1, 8, *quarters.shape[1:])[begin:end][stiff]
+                self._at_nodes(theta, each.reshape(-1, *quarters.shape[1:]), 2 * n)
             scheme_kernels.schemeVarying(
                 n,
                 run.n_sub,
@@ -339,7 +349,7 @@ class SchemeWalk(Walk):
         source, target = self.tree.runs[r, [SOURCE, TARGET]]
         x, dx = self.states[target], self.dstates[target]
         x[:], dx[:] = self.states[source], self.dstates[source]
-        v = ramp.voltage[:, 1:].ravel()
+        v = ramp.levels[:, 1:].reshape(-1, *ramp.levels.shape[2:])
         self._rates(theta, v, self.at_points)
         scheme_kernels.byVoltage(*self.at_points, self.partials, len(v), *self.by_points)
         tail = ramp_kernels.schemeRamp(

@@ -19,7 +19,7 @@ from channelfit.problem.clamp import Clamp, read_clamp, read_delay
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.observation import Observation, as_recording, read_observation
 from channelfit.problem.plausibility import CheckedRecording, protocol_cautions, recording_cautions
-from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.protocol import Protocol, load_protocol, with_ligands
 from channelfit.problem.rate_bounds import Bounded, in_fit, read_rate_bounds, tied_bounds
 from channelfit.problem.recording import Recording, empty_masks, load_recording, masks
 from channelfit.problem.waves import Constant, Ramp, Segment, Sines
@@ -275,6 +275,7 @@ def _experiment(
     if "observe" in row:
         return _observed(row, Experiment(protocol, None, _weight(row), cell, celsius), read)
     clamp = read_clamp(row.section("clamp"), model) if "clamp" in row else None
+    protocol = with_ligands(row, protocol)
     protocol, clamp = _late(row, model, protocol, clamp)
     recording = load_recording(row.section("recording"), protocol, read)
     weight = _weight(row)
@@ -432,6 +433,10 @@ def _delayed(protocol: Protocol, delay_ms: float) -> Protocol:
     """
     if delay_ms == 0:
         return protocol
+    if protocol.ligands:
+        raise InputError(
+            "a delay of the recording does not serve concentrations; leave it out", key="delay"
+        )
     sweeps = []
     for k, sweep in enumerate(protocol.sweeps):
         end = sweep[-1].end_ms

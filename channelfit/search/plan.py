@@ -270,7 +270,7 @@ class FitPlan:
 
 def _voltages(problem: Problem) -> np.ndarray:
     """Return the voltages (n,) mV of all experiments of a problem."""
-    return voltages_of(e.protocol for e in problem.experiments)
+    return voltages_of((e.protocol for e in problem.experiments), problem.model.ligands)
 
 
 def checked(plan: FitPlan) -> FitPlan:

@@ -85,6 +85,6 @@ def _describe_extremes(channel: ChannelModel, protocols: Sequence[Protocol]) -> 
     A model with a parameter that has no value has no rates yet.
     """
     if all(p.value is not None for p in channel.parameters):
-        voltages_mV = voltages_of(list(protocols))
+        voltages_mV = voltages_of(list(protocols), channel.ligands)
         for extreme in extremes(channel, channel.values(), voltages_mV):
             click.echo(printable(f"note: {extreme}"), err=True)

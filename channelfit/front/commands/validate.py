@@ -52,7 +52,7 @@ def validate(options: ValidateOptions) -> None:
         screen.begin("compiling the mechanism for NEURON")
         oracle = NeuronOracle(model)
         screen.begin("simulating with channelfit")
-        voltages = voltages_of(protocols)
+        voltages = voltages_of(protocols, model.ligands)
         drawn, some_drawn_in = _drawn(model, 4 * n + 4, options.seed, voltages)
         candidates, traces, left_out = _simulated(model, protocols, options.backend, n, drawn)
         worst: list[OracleComparison] = []
@@ -235,10 +235,12 @@ def _simulated(
         finite &= np.isfinite(current[np.isfinite(protocol.command())]).all(axis=0)
     picks = np.flatnonzero(finite)[:n]
     if not picks.size:
-        why = "; ".join(examples(model, drawn, voltages_of(protocols), 1))
+        why = "; ".join(examples(model, drawn, voltages_of(protocols, model.ligands), 1))
         raise InputError(f"no parameter set within the ranges gives a finite current: {why}")
     if picks[0] and all(p.value is not None for p in model.parameters):
-        why = failing(model, drawn[:, 0], voltages_of(protocols)) or "it is not finite"
+        why = (
+            failing(model, drawn[:, 0], voltages_of(protocols, model.ligands)) or "it is not finite"
+        )
         raise InputError(f"the values of the file give no current: {why}")
     left_out = drawn[:, : picks[-1]][:, ~finite[: picks[-1]]]
     return drawn[:, picks], [current[:, :, picks] for current in traces], left_out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from channelfit.reading.keys.models import DESCRIPTION, SOURCE
+from channelfit.reading.keys.protocols import LIGANDS
 from channelfit.reading.keys.recordings import CUTOFF, POLES
 from channelfit.reading.keys.shapes import (
     Choice,
@@ -245,6 +246,9 @@ EXPERIMENT = Keys(
         "34 degC",
         null=True,
         otherwise="that of the model",
+    ),
+    ligands=replace(
+        LIGANDS, meaning="Concentrations in this experiment, in place of the protocol's."
     ),
     clamp=Key(
         Within("clamp"),

@@ -134,6 +134,13 @@ MODEL = Keys(
         "Expressions that others use by name.",
         {"phi": "3**((celsius - 23)/10)"},
     ),
+    ligands=Key(
+        List(Name(), 1),
+        "The names of concentrations that a protocol commands beside the voltage: of a transmitter "
+        "or a drug. Rates use them, in mM.",
+        ["glutamate"],
+        otherwise="none: the voltage alone is commanded",
+    ),
     states=_STATES,
     rates=_RATES,
     gates=_GATES,

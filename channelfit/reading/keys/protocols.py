@@ -10,6 +10,7 @@ from channelfit.reading.keys.shapes import (
     Key,
     Keys,
     List,
+    Named,
     Quantity,
     Rules,
     Shape,
@@ -84,6 +85,18 @@ def _family_keys(dimension: str, first: str, last: str, by: str) -> Keys:
     )
 
 
+#: Of a protocol, and of an experiment in place of the protocol's.
+LIGANDS = Key(
+    Named(
+        either(Quantity("concentration"), Within("family of concentrations"), Within("ligand")),
+        "ligand",
+    ),
+    "Concentrations that are commanded beside the voltage, by the names that the model has for "
+    "them: one that stays, a family of them with one for each sweep, or one that changes.",
+    {"drug": "30 nM"},
+    {},
+    otherwise="none",
+)
 PROTOCOL = Keys(
     "protocol",
     "A protocol file says what was commanded in an experiment, and how the current was sampled. "
@@ -115,11 +128,67 @@ PROTOCOL = Keys(
         "carry over",
         "steady state",
     ),
+    ligands=LIGANDS,
     segments=Key(
         List(Within("segment"), 1),
         "The segments of a sweep, one after another.",
         [{"hold": "5 ms"}, {"step": "40 mV", "for": "20 ms"}],
         required=True,
+    ),
+)
+LIGAND = Keys(
+    "ligand",
+    "The command of a concentration: before the sweeps, and in them.",
+    Rules(one=(("step", "segments"),)),
+    holding=Key(
+        _family("concentration"),
+        "The concentration before the first sweep, and before each that begins at the steady "
+        "state. It may be a family beside `step`.",
+        "1 uM",
+        0.0,
+    ),
+    exchange=Key(
+        Quantity("time"),
+        "The time constant with which the solution at the membrane follows, 0 or more.",
+        "0.2 ms",
+        0.0,
+    ),
+    step=Key(
+        _family("concentration"),
+        "The concentration from the start of a sweep on, or a family of them.",
+        "30 nM",
+    ),
+    segments=Key(
+        List(Within("ligand segment"), 1),
+        "The segments of a sweep; the last concentration stays until its end.",
+        [{"hold": "5 ms"}, {"step": "1 mM", "for": "1 ms"}, {"step": "0 mM", "for": "1 ms"}],
+    ),
+)
+LIGAND_SEGMENT = Keys(
+    "ligand segment",
+    "One segment of a concentration: one of hold, step and ramp.",
+    Rules(
+        one=(("hold", "step", "ramp"),),
+        apart=(("hold", "for"),),
+        needs={"step": ("for",), "ramp": ("for",)},
+    ),
+    hold=Key(_family("time"), "The concentration `holding`, for this time.", "5 ms"),
+    step=Key(
+        _family("concentration"),
+        "One concentration, or a family of them, which needs `for`.",
+        "1 mM",
+    ),
+    ramp=Key(
+        List(_family("concentration"), 2, 2),
+        "A straight line from one concentration to another, which needs `for`. Either end may be a "
+        "family.",
+        ["0 mM", "1 mM"],
+    ),
+    for_=Key(
+        _family("time"),
+        "How long the segment lasts, or a family of durations.",
+        "1 ms",
+        otherwise="needed, but for hold",
     ),
 )
 BETWEEN_SWEEPS = Keys(
@@ -174,6 +243,7 @@ SEGMENT = Keys(
 )
 FAMILY_OF_TIMES = _family_keys("time", "1 ms", "5 ms", "1 ms")
 FAMILY_OF_VOLTAGES = _family_keys("voltage", "-80 mV", "40 mV", "10 mV")
+FAMILY_OF_CONCENTRATIONS = _family_keys("concentration", "0 uM", "10 uM", "1 uM")
 SINES = Keys(
     "sines",
     "A sum of sine waves about an offset.",
@@ -253,9 +323,12 @@ RECORDED_TIME = Keys(
 SECTIONS = (
     PROTOCOL,
     BETWEEN_SWEEPS,
+    LIGAND,
+    LIGAND_SEGMENT,
     SEGMENT,
     FAMILY_OF_TIMES,
     FAMILY_OF_VOLTAGES,
+    FAMILY_OF_CONCENTRATIONS,
     SINES,
     SINE,
     RECORDED,

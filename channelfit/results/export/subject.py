@@ -81,7 +81,8 @@ class Subject:
     """A channel that is to be exported.
 
     Attributes:
-        channel: with a value for each parameter, and only those parameters on which it depends.
+        channel: with a value for each parameter, and only those parameters on which it depends;
+            ligands are parameters of 0 mM.
             Where an expression uses the temperature, that is the parameter `celsius`.
         temperature_C: at which the values hold, degC; None where nothing says it, or where
             recordings of several temperatures share rates that do not follow it.
@@ -228,7 +229,7 @@ def subject_of(
         raise InputError("a function is no channel and cannot be exported", file)
     fit = document.get("fit")
     channel = _channel(document, model_file or file, fit, cell)
-    used = channel.used_names()
+    used, ligands = channel.used_names(), channel.ligands
     kept = tuple(p for p in channel.parameters if p.name in used)
     try:
         channel.values()
@@ -236,8 +237,9 @@ def subject_of(
         raise error.at(file) from None
     rows = _rows_of_these_values(summary, channel.parameters, cell)
     known = {p.name: _known(rows.get(p.name, {})) for p in kept}
+    known |= {name: Known(note="a concentration that the cell's model sets") for name in ligands}
     return Subject(
-        channel=replace(channel, parameters=kept),
+        channel=replace(channel, parameters=kept).in_solution(),
         **_temperature(channel, fit),
         known=known,
         provenance=provenance_of(document, file, summary, bool(rows)),

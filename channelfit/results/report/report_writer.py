@@ -58,6 +58,7 @@ _KINDS = {
     "TracePicture": "channelfit.results.report.traces",
     "Traces": "channelfit.results.report.traces",
     "Protocol": "channelfit.problem.protocol",
+    "Ligand": "channelfit.problem.ligands",
     "Segment": "channelfit.problem.waves",
     "Constant": "channelfit.problem.waves",
     "Ramp": "channelfit.problem.waves",

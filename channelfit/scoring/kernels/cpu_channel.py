@@ -65,7 +65,8 @@ class LaneChannel(ChannelRows, LaneWriter):
     def names(self) -> dict[str, str]:
         """Return the names in the text of parameters, definitions and the voltage."""
         names = {p.name: f"p_{p.name}" for p in self.model.parameters}
-        return names | {name: f"d_{name}" for name, _ in self.model.definitions} | {"v": "v"}
+        names |= {name: f"d_{name}" for name, _ in self.model.definitions}
+        return names | {name: name if name == "v" else f"c_{name}" for name in self.model.commanded}
 
     def load_parameters(self, expressions: Iterable[sympy.Expr]) -> None:
         """Name this lane's values of the parameters that occur in some expressions."""
@@ -77,9 +78,12 @@ class LaneChannel(ChannelRows, LaneWriter):
     def write_rates(self) -> None:
         """Write createQmat: all rates at one voltage, within bounds, with a status."""
         with self.function(
-            "createQmat(v, theta, q, status)",
+            f"createQmat({self.level}, theta, q, status)",
             "Rates of all transitions at v mV: the off-diagonal elements of the generator.",
         ):
+            if self.model.ligands:  # a voltage, mV, and the concentrations at it, mM
+                names = [self.names()[name] for name in self.model.commanded]
+                self.w(*(f"{name} = level[{k}]" for k, name in enumerate(names)))
             for some in loops_of([1] * self.n_rates):
                 with self.over_lanes():
                     self._some_rates(range(self.n_rates)[some])
@@ -140,6 +144,18 @@ class LaneChannel(ChannelRows, LaneWriter):
                     w(f"good = abs(drive) < {GREATEST_GAIN!r}")
                     w(f"status[l] = status[l] if good else {UNDEFINED}")
                     w(f"{self.at('gain', row)} = drive if good else 0.0")
+
+    @property
+    def level(self) -> str:
+        """The name of what is commanded: v, or a row of it and of the ligands' concentrations."""
+        return "level" if self.model.ligands else "v"
+
+    def visit_level(self, place: str) -> None:
+        """Write names of the voltage and of the rates at a place where these are listed."""
+        self.w(f"{self.level} = {place}")
+        if self.model.ligands:
+            self.w("v = level[0]")
+        self.w(f"createQmat({self.level}, theta, q, status)")
 
     def create_drives(self) -> None:
         """Write a call of createDrives for the voltage v, where drives depend on it."""

@@ -365,7 +365,7 @@ class CpuMomentSource(LaneChannel):
     def _load(self) -> None:
         w = self.w
         self.load_candidates(*(f"{self.c.at(n, 0)} = 0.0" for n in ("cost", "lost", "doubt")))
-        with w.block("for start in range(start_v.size):"):
+        with w.block("for start in range(len(start_v)):"):
             w("createQmat(start_v[start], theta, q, status)")
             w(f"state = {self.part('slots', 'start', self.n * self.lanes)}")
             if self.n > 1:
@@ -375,7 +375,7 @@ class CpuMomentSource(LaneChannel):
 
     def _visit(self) -> None:
         w = self.w
-        w("v = visit_v[visit]", "createQmat(v, theta, q, status)")
+        self.visit_level("visit_v[visit]")
         self.create_drives()
         w("createBound(a, v, visit_top[visit], status)", "fastest = 0.0")
         with self.over_lanes():

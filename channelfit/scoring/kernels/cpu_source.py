@@ -392,7 +392,7 @@ class CpuSource(LaneChannel):
             f"cost = np.empty({L})",
             f"gain = np.empty({self.n_gains * L})",
         )
-        w(f"q = np.empty(voltages.size*{self.n_rates * L})")
+        w(f"q = np.empty(len(voltages)*{self.n_rates * L})")
         w(f"x = np.empty(n_slots*{self.n_x * L})", f"y = np.empty({self.n_x * L}, np.{self.real})")
         if self.varying:
             w(f"q2 = np.empty({steps_for(self).n_rates * L})", f"y64 = np.empty({self.n_x * L})")
@@ -406,7 +406,7 @@ class CpuSource(LaneChannel):
     def _tables(self) -> None:
         w, L = self.w, self.lanes
         rates = self.n_rates * L
-        with w.block("for i in range(voltages.size):"):
+        with w.block("for i in range(len(voltages)):"):
             w(f"createQmat(voltages[i], theta, {self.part('q', 'i', rates)}, status)")
         with w.block("for i in range(start_voltage.size):"):
             w(f"rates = {self.part('q', 'start_voltage[i]', rates)}")

@@ -335,7 +335,7 @@ class CpuSpectralSource(LaneChannel):
     def _load_rows(self) -> None:
         w, L, c = self.w, self.lanes, self.c
         self.load_candidates(*(f"{c.at(n, 0)} = 0.0" for n in ("cost", "cancelled", "doubt")))
-        with w.block("for start in range(start_v.size):"):
+        with w.block("for start in range(len(start_v)):"):
             w("createQmat(start_v[start], theta, q, status)")
             w(f"state = {self.part('slots', 'start', self.n_x * L)}")
             for k in range(len(self.model.chains)):
@@ -343,7 +343,7 @@ class CpuSpectralSource(LaneChannel):
 
     def _visit(self) -> None:
         w = self.w
-        w("v = visit_v[visit]", "createQmat(v, theta, q, status)")
+        self.visit_level("visit_v[visit]")
         self.create_drives()
         w("createSpectrum(a, visit_dt[visit, 1], m, turned)")
         w("createDenominators(a, visit_dt[visit, 0])")

@@ -85,6 +85,7 @@ def _log_rates(model: ChannelModel, chain: Chain) -> dict[tuple[int, int], np.nd
     random = np.random.default_rng(0)
     index = {s: i for i, s in enumerate(chain.states)}
     scope: dict[str, np.ndarray] = {"v": random.uniform(-60.0, 20.0, _TRIALS)}
+    scope |= {name: 10 ** random.uniform(-6, 1, _TRIALS) for name in model.ligands}
     for p in model.parameters:
         middle = p.value if p.value is not None else 0.5 * (p.lower + p.upper)
         scope[p.name] = middle * random.uniform(0.9, 1.1, _TRIALS)

@@ -347,6 +347,7 @@ def momentNormals(
     createRates,
     thetas,
     voltages,
+    levels,
     start_voltage,
     partials,
     least,
@@ -379,8 +380,9 @@ def momentNormals(
 ):
     """Store products (n, width, width) of candidates thetas (n, n_parameters); see `project`.
 
-    voltages (n_v,): all held ones; start_voltage, visit_voltage: indices. partials (n_partials, 3):
-    rate, direction, column of the rate. transitions (n_transitions, 6), by target, those to state i
+    voltages (n_v,): all held ones; levels: what rates depend on there; start_voltage,
+    visit_voltage: indices. partials (n_partials, 3): rate, direction, column of the rate.
+    transitions (n_transitions, 6), by target, those to state i
     from entries[i] on: source, target, rate, multiplicity, column of the rate (-1 for none), and
     how many before it have the same rate. back as for `_bound`. From visits to targets: see
     `cpu_moments`. squares: outside all residuals, pA^2. free (n_free,): rows of theta. From gain to
@@ -409,7 +411,7 @@ def momentNormals(
     for candidate in range(thetas.shape[0]):
         theta, flag = thetas[candidate], flags[candidate]
         createGains(theta, gain)
-        createRates(voltages, theta, rate, slope)
+        createRates(levels, theta, rate, slope)
         boundRates(rate, slope, partials, least, len(voltages), flag)
         for k in range(2):
             for d in range(gain.shape[1]):

@@ -202,6 +202,7 @@ def relaxNormals(
     createRates,
     thetas,
     voltages,
+    levels,
     start_voltage,
     runs,
     run_dt,
@@ -232,7 +233,8 @@ def relaxNormals(
 ):
     """Store products (n, width, width) of candidates thetas (n, n_parameters); see `project`.
 
-    edges, middles: voltages of varying runs, one after the other. From `gain` (2, width) to `out`
+    levels, edges, middles: what rates depend on, of held runs and of varying ones, one after the
+    other. From `gain` (2, width) to `out`
     scratch, states (n_slots, n_chains, 1 + n_own); a varying run is taken in parts as long as
     node_rate (2, n_rates, n_steps + 1), of edges and middles, has room for. flags (n, 2), 0 before:
     set to 1 where a rate or gain is not finite, where one is negative.
@@ -252,7 +254,7 @@ def relaxNormals(
             for d in range(gain.shape[1]):
                 if not abs(gain[k, d]) < GREATEST_GAIN:
                     flag[0] = 1
-        createRates(voltages, theta, rate, slope)
+        createRates(levels, theta, rate, slope)
         boundRates(rate, slope, partials, least, n, flag)
         for c in range(n_chains):
             gate = gates[c]

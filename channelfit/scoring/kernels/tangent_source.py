@@ -43,6 +43,8 @@ class TangentSource:
 
     Attributes:
         text: the source; `createRates` and `createGains`.
+        commanded: the names of what the results depend on beside parameters: given expressions are
+            drives, of the voltage alone.
         rates: distinct rate expressions, which several transitions may share; or the given
             expressions.
         least: (n_rates,) the lower bound of each, 1/ms: below 0 where it may be negative.
@@ -53,6 +55,7 @@ class TangentSource:
 
     def __init__(self, model: ChannelModel, expressions: Sequence[sympy.Expr] = ()) -> None:
         self.model = model
+        self.commanded = model.commanded if not expressions else model.commanded[:1]
         self.rates = list(dict.fromkeys(expressions))
         for chain in () if expressions else model.chains:
             self.rates += [t.rate for t in chain.transitions if t.rate not in self.rates]
@@ -75,7 +78,8 @@ class TangentSource:
         return self.w.text
 
     def _printer(self) -> ScalarPrinter:
-        names = {p.name: f"p_{p.name}" for p in self.model.parameters} | {"v": "v_l"}
+        names = {p.name: f"p_{p.name}" for p in self.model.parameters}
+        names |= {name: f"{name}_l" if name == "v" else f"c_{name}" for name in self.commanded}
         for k, (name, _) in enumerate(self._definitions):
             names[name] = f"t_{k}" if "/" in name else f"d_{name}"
         return ScalarPrinter(_DIALECT, names)
@@ -99,11 +103,16 @@ class TangentSource:
             self._load(
                 [e for _, steps, results in loops for e in [*dict(steps).values(), *results]]
             )
-            w(f"some, row = np.empty({_LANES}), np.empty({n_rows * _LANES})")
-            with w.block(f"for first in range(0, v.size, {_LANES}):"):
-                w(f"n = min({_LANES}, v.size - first)")
+            n_commanded = len(self.commanded)
+            w(f"some, row = np.empty({n_commanded * _LANES}), np.empty({n_rows * _LANES})")
+            with w.block(f"for first in range(0, len(v), {_LANES}):"):
+                w(f"n = min({_LANES}, len(v) - first)")
                 with w.block(f"for l in range({_LANES}):"):
-                    w("some[l] = v[first + min(l, n - 1)]")
+                    at = "first + min(l, n - 1)"
+                    for k in range(n_commanded if n_commanded > 1 else 0):
+                        w(f"some[{k * _LANES} + l] = v[{at}, {k}]")
+                    if n_commanded == 1:
+                        w(f"some[l] = v[{at}]")
                 # Distances between rows are literal here, so that nothing keeps the loop from
                 # being run in vectors.
                 for some, steps, results in loops:
@@ -121,7 +130,8 @@ class TangentSource:
     ) -> None:
         """Store some rates and their derivatives; `results` has all of these behind all rates."""
         w, printer = self.w, self._printer()
-        w("v_l = some[l]")
+        names = printer.names
+        w(*(f"{names[x]} = some[{k * _LANES} + l]" for k, x in enumerate(self.commanded)))
         w(*(printer.assignment(name, expression) for name, expression in steps))
         slopes = iter(results[len(rates) :])
         k = len(self.rates) + sum(map(len, self._slopes[: rates.start]))

@@ -20,6 +20,7 @@ STEEPEST = 1e306
 #: Arguments of the functions generated for a model, which kernels for all models call.
 GAINS = (Type("f64", 1), Type("f64", 2))
 RATES = (Type("f64", 1), Type("f64", 1), Type("f64", 2), Type("f64", 2))
+RATES_WITH_LIGANDS = (Type("f64", 2), *RATES[1:])
 
 
 @kernel

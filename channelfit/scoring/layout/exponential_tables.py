@@ -94,7 +94,8 @@ class SpectralWalk:
         last row counted from there.
     values: (n_runs + 1, 4): samples, ms in all, weight, sum of the data, pA. Both end in an empty
         row, for kernels that read ahead.
-    start_v: (n_starts,) mV.
+    start_v: (n_starts,) mV; with ligands these two have their concentrations, as in
+        `RunTree.levels`.
     tables: (n_rows, DEGREE + 1), see `transform_table`.
     data_squares: sum w d^2 over everything scored, pA^2; n_slots: state slots.
     """
@@ -164,11 +165,11 @@ def spectral_walk(tree: RunTree, n_jobs: int = 1) -> SpectralWalk:
     return SpectralWalk(
         order.jobs.astype(np.int32),
         np.array(visits, np.int32),
-        tree.voltages[order.voltage],
+        tree.levels[order.voltage],
         np.column_stack([order.dt, shortest]).reshape(-1, 2),
         np.array(places, np.int32),
         np.array(values),
-        tree.voltages[tree.start_voltage],
+        tree.levels[tree.start_voltage],
         recording.joined(),
         squares,
         order.n_slots,

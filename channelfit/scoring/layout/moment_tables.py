@@ -23,6 +23,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -207,7 +208,8 @@ class MomentWalk:
     Attributes:
         jobs: (n_jobs + 1,) int32, the first visit of each job.
         visits: (n_visits + 1,) int32, the first run of each visit.
-        visit_v: (n_visits,) mV; start_v: (n_starts,) mV, of the first state slots.
+        visit_v: (n_visits,) mV; start_v: (n_starts,) mV, of the first state slots; with ligands
+            each with their concentrations, as in `RunTree.levels`.
         runs: of all visits.
         outside: the weighted squares of the recordings outside their compressions, pA^2.
         n_slots: state slots.
@@ -252,8 +254,8 @@ def moment_walk(tree: RunTree, n_jobs: int = 1, oscillating: bool = False) -> Mo
     return MomentWalk(
         order.jobs.astype(np.int32),
         order.visits.astype(np.int32),
-        tree.voltages[order.voltage],
-        tree.voltages[tree.start_voltage],
+        tree.levels[order.voltage],
+        tree.levels[tree.start_voltage],
         tuple(runs),
         outside,
         order.n_slots,
@@ -261,14 +263,14 @@ def moment_walk(tree: RunTree, n_jobs: int = 1, oscillating: bool = False) -> Mo
     )
 
 
-def typical_speeds(model: ChannelModel, voltages: np.ndarray, n: int = 512) -> np.ndarray:
+def typical_speeds(model: ChannelModel, levels: np.ndarray, n: int = 512) -> np.ndarray:
     """Return a bound of the fastest mode, twice the fastest exit from a state, 1/ms.
 
     Arguments:
-        voltages: (n_voltages,) mV.
+        levels: of `RunTree`, (n_levels,) mV, or with ligands (n_levels, 1 + n_ligands) mV and mM.
         n: candidates, drawn from the ranges of all parameters, the same every time.
 
-    Returns: (n_voltages, n); inf where a rate is not finite.
+    Returns: (n_levels, n); inf where a rate is not finite.
     """
     random, scope = np.random.default_rng(0), {}
     for p in model.parameters:
@@ -281,8 +283,9 @@ def typical_speeds(model: ChannelModel, voltages: np.ndarray, n: int = 512) -> n
             scope[p.name] = p.lower + (p.upper - p.lower) * u
     found = []
     with np.errstate(all="ignore"):
-        for v in voltages:
-            here: dict[str, np.ndarray] = {**scope, "v": np.full(n, v)}
+        for level in levels.reshape(len(levels), -1):
+            commanded = zip(model.commanded, level, strict=True)
+            here: dict[str, np.ndarray] = {**scope, **{k: np.full(n, x) for k, x in commanded}}
             for name, expression in model.definitions:
                 here[name] = np.broadcast_to(evaluate(expression, here), (n,))
             fastest = np.zeros(n)
@@ -306,7 +309,7 @@ class Ladder:
         walk: of all runs, as one job.
         served: the share of the sample that no run is too long for.
         degree: moments of a run, the mean over all runs and the part of the sample that is served.
-        costliest: the voltage whose runs take most moments, mV.
+        costliest: the level (see `RunTree.levels`) whose runs take most moments.
     """
 
     lowest: int
@@ -314,7 +317,7 @@ class Ladder:
     walk: MomentWalk
     served: float
     degree: float
-    costliest: float
+    costliest: Any
 
 
 def ladder(problem: Problem, oscillating: bool) -> Ladder:
@@ -344,5 +347,5 @@ def ladder(problem: Problem, oscillating: bool) -> Ladder:
         moments.append(np.sqrt(np.array(decays[first:last])).sum())
     highest = {kind: max(top, lowest) for kind, top in highest.items()}
     degree = float(np.mean(6.0 * np.sqrt(np.array(decays)[:, served]))) if served.any() else np.inf
-    costliest = float(walk.visit_v[np.argmax(moments)])
+    costliest = walk.visit_v[np.argmax(moments)]
     return Ladder(lowest, highest, walk, float(served.mean()), degree, costliest)

@@ -35,6 +35,8 @@ TAIL = 4e-9
 STEPS_A_PIECE, LONG_STEP = 3, 0.5
 #: mV by which the voltage may differ from a polynomial over a piece.
 STRAIGHT_MV = 1e-9
+#: mV that the largest concentration of a run counts for.
+LARGEST_MV = 100.0
 
 
 def pieces(
@@ -43,17 +45,24 @@ def pieces(
     """Cut a run of varying voltage into pieces.
 
     Arguments:
-        h: ms between steps; v: (n_steps, n_parts) mV, at these parts of every step.
+        h: ms between steps; v: (n_steps, n_parts) mV, at these parts of every step, or with ligands
+            (n_steps, n_parts, 1 + n_ligands) mV and mM.
         grade: a row of GRADES.
 
     Returns:
-        edges (n + 1,), ms, and the voltage (n, DEGREE + 1), mV, at the points of each piece. None
+        edges (n + 1,), ms, and the same (n, DEGREE + 1), mV, at the points of each piece. None
         where the voltage is no polynomial in time over pieces of some steps, or where stepping
         costs less.
     """
     first, growth, most = GRADES[grade]
     n, order = len(v), np.argsort(parts)
-    travel = np.append(0.0, np.cumsum(np.abs(np.diff(v[:, order], axis=1)).sum(axis=1)))
+    scale: np.ndarray | float = 1.0
+    if v.ndim > 2:  # a concentration counts by its share of the largest
+        scale = np.append(1.0, np.abs(v[..., 1:]).max(axis=(0, 1)) / LARGEST_MV)
+        scale[scale == 0] = 1.0
+        v = v / scale
+    moved = np.abs(np.diff(v[:, order], axis=1)).reshape(n, len(parts) - 1, -1).sum(axis=(1, 2))
+    travel = np.append(0.0, np.cumsum(moved))
     edges, voltages = [0.0], []
     while edges[-1] < n * h * (1 - 1e-12):
         begin = edges[-1]
@@ -71,7 +80,7 @@ def pieces(
         voltages.append(on_points)
         if STEPS_A_PIECE * len(voltages) > n * max(1.0, h / LONG_STEP):
             return None
-    return np.array(edges), np.array(voltages)
+    return np.array(edges), np.array(voltages) * scale
 
 
 def _on_points(
@@ -85,11 +94,16 @@ def _on_points(
     t = (steps[:, None] + parts).ravel()
     x = (2 * t - (first + last)) / (last - first)
     basis = np.polynomial.chebyshev.chebvander(x, min(DEGREE, len(parts) - 1) - 2)
-    c = solved(basis, v[steps].reshape(-1, 1))
-    if not np.abs(product(basis, c)[:, 0] - v[steps].ravel()).max() <= STRAIGHT_MV:
+    known = v[steps].reshape(len(t), -1)
+    c = solved(basis, known)
+    if not np.abs(product(basis, c) - known).max() <= STRAIGHT_MV:
         return None
     x = (2 * (begin + (end - begin) * points()) / h - (first + last)) / (last - first)
-    return np.asarray(np.polynomial.chebyshev.chebval(x, c[:, 0]))
+    values = np.asarray(np.polynomial.chebyshev.chebval(x, c)).T
+    if v.ndim == 2:
+        return values[:, 0]
+    values[:, 1:] = np.maximum(values[:, 1:], 0.0)  # a polynomial may be 1e-9 below
+    return values
 
 
 @lru_cache(maxsize=1)

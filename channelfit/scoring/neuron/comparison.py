@@ -111,6 +111,7 @@ def _smallest(model: ChannelModel, protocol: Protocol, parameters: Array) -> flo
     """Return the smallest current, pA, that a difference is divided by."""
     values = dict(zip(model.parameter_names, parameters, strict=True))
     values["v"] = np.unique(protocol.command()[np.isfinite(protocol.command())])
+    values |= dict.fromkeys(model.ligands, 0.0)  # on which no drive depends
     for name, expression in model.definitions:
         values[name] = evaluate(expression, values)
     largest = [float(np.abs(evaluate(term.drive, values)).max()) for term in model.terms]

@@ -108,6 +108,7 @@ class NeuronOracle:
         mod_file: str | os.PathLike[str] | None = None,
         initial: Literal["model", "mechanism"] | None = None,
     ) -> None:
+        model.refuse_ligands("the comparison with NEURON clamps the voltage alone")
         self.model = model
         self.names = nmodl_names(model, "point_process")
         if mod_file is None:
