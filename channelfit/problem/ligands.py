@@ -178,7 +178,7 @@ def _read(root: Section, name: str, row: object) -> Ligand:
     exchange = section.quantity("exchange")
     if exchange < 0:
         raise section.error(f"a time of 0 or more was expected, not {exchange:g}", "exchange")
-    holding = _checked(section, "holding", family(section, "holding"))
+    holding = _checked(section, "holding", members(section, section.take("holding"), "holding"))
     if "step" in section:
         targets = tuple(_step(c) for c in _checked(section, "step", family(section, "step")))
     else:

@@ -41,6 +41,7 @@ _KINDS = {
     "segment": ("hold", "step", "ramp", "sines", "recorded"),
     "ligand segment": ("hold", "step", "ramp"),
 }
+_LEVELS = {"segment": "voltages", "ligand segment": "concentrations"}
 #: Digits after the point to which ends of segments are rounded, ms: sums of durations stay even.
 _DIGITS = 9
 
@@ -100,7 +101,7 @@ class _SegmentRow:
         if len(kinds) != 1:
             raise row.error(f"one of {', '.join(_KINDS[keys])} was expected in each segment")
         kind = kinds[0]
-        self.waves, self.durations = _read_waves(row, kind, holding_mV)
+        self.waves, self.durations = _read_waves(row, kind, holding_mV, keys)
         if not self.durations:
             self.durations = family(row, "for")
         row.finish()
@@ -109,7 +110,7 @@ class _SegmentRow:
             raise row.error(f"a duration above 0 was expected, not {shortest:g} ms")
         if 1 < len(self.waves) != len(self.durations) > 1:
             raise row.error(
-                f"{len(self.waves)} levels but {len(self.durations)} durations; "
+                f"{len(self.waves)} {_LEVELS[keys]} but {len(self.durations)} durations; "
                 "families in one protocol vary together and need equal lengths"
             )
         self.count = max(len(self.waves), len(self.durations))
@@ -122,14 +123,16 @@ class _SegmentRow:
         )
 
 
-def _read_waves(row: Section, kind: str, holding_mV: float) -> tuple[Sequence[Wave], list[float]]:
+def _read_waves(
+    row: Section, kind: str, holding_mV: float, keys: str
+) -> tuple[Sequence[Wave], list[float]]:
     """Return the waves of a row, and its durations where `for` does not give them."""
     if kind == "hold":
         return [Constant(holding_mV)], family(row, "hold")
     if kind == "step":
         return [Constant(v) for v in family(row, "step")], []
     if kind == "ramp":
-        return _ramps(row), []
+        return _ramps(row, keys), []
     if kind == "sines":
         return [_sines(row)], []
     waves = _recorded(row)
@@ -151,7 +154,7 @@ def _sweep(rows: Sequence[_SegmentRow], sweep: int) -> Sweep:
 
 def family(row: Section, key: str) -> list[float]:
     """Return the values under a key of a row; see `members`."""
-    return members(row, row.take(key), key)
+    return members(row, row.take(key, ...), key)
 
 
 def members(row: Section, raw: object, key: str) -> list[float]:
@@ -185,7 +188,7 @@ def _stepped(start: float, stop: float, by: float) -> list[float]:
     return [round(start + i * by, _DIGITS) for i in range(count)]
 
 
-def _ramps(row: Section) -> list[Wave]:
+def _ramps(row: Section, keys: str) -> list[Wave]:
     """Return the ramps of a row: one, or one for each sweep where an end of it is a family."""
     ends = row.items("ramp")
     if len(ends) != 2:
@@ -194,8 +197,8 @@ def _ramps(row: Section) -> list[Wave]:
     count = max(len(starts), len(stops))
     if {len(starts), len(stops)} - {1, count}:
         raise row.error(
-            f"{len(starts)} levels to start from but {len(stops)} to reach; families in one "
-            "protocol vary together and need equal lengths",
+            f"{len(starts)} {_LEVELS[keys]} to start from but {len(stops)} to reach; families in "
+            "one protocol vary together and need equal lengths",
             "ramp",
         )
     starts, stops = (v * count if len(v) == 1 else v for v in (starts, stops))

@@ -295,21 +295,22 @@ class Population:
 
     def steady_state(self, level: np.ndarray) -> list[np.ndarray]:
         """Return the occupancies at rest at a voltage, and the concentrations there."""
-        return [steady_state(self.rates(c, level[None])[0]) for c in self.model.chains]
+        return [steady_state(self.rates(c, np.asarray(level)[None])[0]) for c in self.model.chains]
 
     def arrived(self, state: list[np.ndarray], level: np.ndarray) -> list[np.ndarray]:
         """Return the state as a voltage begins: gates of no time constant are at rest at once."""
         return [
-            steady_state(self.rates(c, level[None])[0]) if c.instant else x
+            steady_state(self.rates(c, np.asarray(level)[None])[0]) if c.instant else x
             for c, x in zip(self.model.chains, state, strict=True)
         ]
 
     def hold(self, state: list[np.ndarray], level: np.ndarray, dt_ms: float) -> list[np.ndarray]:
         """Return the occupancies after dt_ms at a held voltage; exact."""
-        key = (level.tobytes(), round(dt_ms, 9))
+        key = (np.asarray(level).tobytes(), round(dt_ms, 9))
         if key not in self.propagators:
             self.propagators[key] = [
-                held_propagator(self.rates(c, level[None])[0], key[1]) for c in self.model.chains
+                held_propagator(self.rates(c, np.asarray(level)[None])[0], key[1])
+                for c in self.model.chains
             ]
         return [self.applied(p, x) for p, x in zip(self.propagators[key], state, strict=True)]
 

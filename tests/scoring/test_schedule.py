@@ -93,7 +93,7 @@ class Channel:
                 x += (self.rest(v) - x) * -np.expm1(-0.3 * dt)
                 continue
             for sub in range(row[N_SUB]):
-                v = packed.nodes_mV[row[TABLE] + (i * row[N_SUB] + sub) * len(NODES) + 1]
+                v = packed.nodes[row[TABLE] + (i * row[N_SUB] + sub) * len(NODES) + 1]
                 x += (self.rest(v) - x) * -np.expm1(-0.2 * packed.run_dt[k])
         return x, squares
 

@@ -195,7 +195,7 @@ class Proof:
 def prepare(folder: Path) -> Path:
     """All that the documents name."""
     write_tables(folder)
-    for name in ("model", "steps"):
+    for name in ("model", "steps", "bound", "puff"):
         (folder / f"{name}.yaml").write_text(dump_yaml(BASES[name]))
     (folder / "model2.yaml").write_text(dump_yaml(changed(BASES["model"], "rates/O -> C", "2*b")))
     return folder
@@ -208,7 +208,8 @@ def seen(folder: Path, base: str, text: str, told: bool) -> str:
     before = file.read_text() if file.exists() else ""
     file.write_text(text)
     try:
-        return effect(folder, "model.yaml" if base == "steps" else file.name, told)
+        models = {"steps": "model.yaml", "puff": "bound.yaml"}
+        return effect(folder, models.get(base, file.name), told)
     except InputError as error:
         return f"refused: {error}"
     finally:
