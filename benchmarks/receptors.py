@@ -24,7 +24,7 @@ from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parents[1]
 RECEPTORS = {"ampa5": "AMPA5", "nmda5": "NMDA5", "gabaa5": "GABAa5"}
-BAR = 1e-6
+BAR, UNIT = 1e-6, "of largest current"
 #: MOhm between the clamp and the cell: too little for the current to move the voltage.
 SERIES = 1e-6
 
@@ -93,7 +93,7 @@ def main() -> None:
         for backend in ("reference", "cpu"):
             (ours,) = make_scorer(problem, backend).simulate(model.values()[:, None])
             error = float(np.abs(ours[..., 0] - truth).max() / np.abs(truth).max())
-            rows.append(Row(f"{receptor}, {backend}", error, "of largest current", BAR, error / BAR))
+            rows.append(Row(f"{receptor}, {backend}", error, UNIT, BAR, error / BAR))
     finish("receptors", "Receptors under jumps of transmitter, against NEURON", rows)
 
 

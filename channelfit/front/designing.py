@@ -320,8 +320,8 @@ def design_plan(
             raise InputError(f"1 or more was expected, not {shown(given[name])}", key=name)
         return int(given[name])
 
-    for scheme in schemes:
-        scheme.channel.refuse_ligands("a design commands the voltage alone")
+    for model, *_ in schemes:
+        model.refuse_ligands("a design commands the voltage alone")
     limits = Limits(
         lowest=number("lowest", "voltage"),
         highest=number("highest", "voltage"),

@@ -121,8 +121,12 @@ def build_experiment(given: Experiment, model: ChannelModel, number: str) -> pro
 
     Raises InputError: anything that cannot be used, with the argument and what would be right.
     """
-    keys = {"cell": given.cell, "temperature": given.temperature, "clamp": raw_clamp(given) or None}
-    keys["ligands"] = given.ligands
+    keys: dict[str, Any] = {
+        "cell": given.cell,
+        "temperature": given.temperature,
+        "clamp": raw_clamp(given) or None,
+        "ligands": given.ligands,
+    }
     row = _row(keys, number)
     if "cell" in row:
         check_cell(row, row.text("cell"), "cell")

@@ -79,7 +79,7 @@ def voltages_of(protocols: Iterable[Protocol], ligands: Sequence[str] = ()) -> n
     v = v[np.isfinite(v).all(axis=1)]
     if len(v) > _MOST_VOLTAGES:
         v = v[np.linspace(0, len(v) - 1, _MOST_VOLTAGES).round().astype(int)]
-    return v if ligands else v[:, 0]
+    return np.asarray(v if ligands else v[:, 0])
 
 
 def _levels(protocol: Protocol, ligands: Sequence[str]) -> np.ndarray:

@@ -110,7 +110,9 @@ class Ligand:
     def document(self) -> Any:
         """Return the command by the keys of a protocol file."""
         holding = written_family(self.holding_mM, "mM")
-        levels = [sweep[0].wave.v_mV for sweep in self.targets if _is_step(sweep)]
+        levels = [
+            _ends(sweep[0])[0] for sweep in self.targets if len(sweep) == 1 and sweep[0].is_constant
+        ]
         if len(levels) < len(self.targets):
             rows = segment_rows(self.targets, None, refuse_table, "mM")
             found = {"holding": holding, "segments": rows}
@@ -127,10 +129,6 @@ def _ends(segment: Segment) -> tuple[float, float]:
     """Return the concentrations with which a segment begins and ends, mM."""
     first, last = segment.voltage(np.array([segment.start_ms, segment.end_ms])).tolist()
     return first, last
-
-
-def _is_step(sweep: Sweep) -> bool:
-    return len(sweep) == 1 and sweep[0].is_constant
 
 
 def read_ligands(
@@ -193,8 +191,8 @@ def _read(root: Section, name: str, row: object) -> Ligand:
             "in one protocol vary together and need equal lengths"
         )
     n = max(len(holding), len(targets))
-    holding, targets = (x * n if len(x) == 1 else x for x in (tuple(holding), targets))
-    return Ligand(name, holding, exchange, targets)
+    held = tuple(holding) * (n // len(holding))
+    return Ligand(name, held, exchange, targets * (n // len(targets)))
 
 
 def _step(level_mM: float) -> Sweep:

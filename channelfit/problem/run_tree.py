@@ -162,7 +162,7 @@ def courses(
     """Return each start from the steady state, and the runs that follow it, each with its sweep."""
     commands = protocol.commanded(ligands)
     solutions = [one.course(protocol.carry_over, protocol.rest_ms) for one in commands]
-    finest = (MAX_STEP_MV, *(one.largest_mM * MAX_STEP_SHARE for one in commands))
+    finest = (MAX_STEP_MV, *(one.largest_mM * MAX_STEP_SHARE or 1.0 for one in commands))
     h, found = protocol.sampling_ms, list[tuple[Level, list[tuple[int, RunNode]]]]()
     for k in range(protocol.n_sweeps):
         row = None if weight is None else weight[k]

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import sympy
@@ -52,6 +52,8 @@ MAX_STEP_MV = 1.0
 MAX_STEP_SHARE, EXCHANGE_SHARE = 1 / 64, 1 / 16
 #: A step in which some state would be left more often than this is taken in quarters.
 STIFF = 1.0
+#: A voltage, mV; with ligands (1 + n_ligands,), their concentrations, mM, behind it.
+Level: TypeAlias = np.ndarray | float
 #: Points of a sample interval at which the slope of the command is estimated.
 _PROBES = 9
 #: Numbers in one batch of propagators: bounds the memory.
@@ -293,18 +295,18 @@ class Population:
             out[:, backward] = 1.0
         return out
 
-    def steady_state(self, level: np.ndarray) -> list[np.ndarray]:
+    def steady_state(self, level: Level) -> list[np.ndarray]:
         """Return the occupancies at rest at a voltage, and the concentrations there."""
         return [steady_state(self.rates(c, np.asarray(level)[None])[0]) for c in self.model.chains]
 
-    def arrived(self, state: list[np.ndarray], level: np.ndarray) -> list[np.ndarray]:
+    def arrived(self, state: list[np.ndarray], level: Level) -> list[np.ndarray]:
         """Return the state as a voltage begins: gates of no time constant are at rest at once."""
         return [
             steady_state(self.rates(c, np.asarray(level)[None])[0]) if c.instant else x
             for c, x in zip(self.model.chains, state, strict=True)
         ]
 
-    def hold(self, state: list[np.ndarray], level: np.ndarray, dt_ms: float) -> list[np.ndarray]:
+    def hold(self, state: list[np.ndarray], level: Level, dt_ms: float) -> list[np.ndarray]:
         """Return the occupancies after dt_ms at a held voltage; exact."""
         key = (np.asarray(level).tobytes(), round(dt_ms, 9))
         if key not in self.propagators:
@@ -375,7 +377,7 @@ class Simulation:
         out = np.full((p.n_sweeps, p.n_times_max, width), np.nan)
         ligands = p.commanded(channel.model.ligands)
         courses = [one.course(p.carry_over, p.rest_ms) for one in ligands]
-        finest = (MAX_STEP_MV, *(MAX_STEP_SHARE * one.largest_mM for one in ligands))
+        finest = (MAX_STEP_MV, *(MAX_STEP_SHARE * one.largest_mM or 1.0 for one in ligands))
         at_rest: dict[bytes, list[np.ndarray]] = {}
         for k in range(p.n_sweeps):
             solutions = [course[k] for course in courses]
@@ -570,10 +572,10 @@ def _step_ends(piece: Command, move: _Move, refine: int) -> np.ndarray:
     probes = move.begin_ms + move.duration_ms * np.linspace(0, 1, _PROBES)
     probes, least = np.clip(probes, piece.start_ms, piece.end_ms), 1.0
     for part, finest in zip(piece.parts, piece.finest, strict=True):
-        exchanged = isinstance(part.wave, Exchange)
-        if exchanged:
-            least = max(least, move.duration_ms / (EXCHANGE_SHARE * part.wave.tau_ms))
-        if not exchanged or part.wave.slope_mM_per_ms:
+        wave = part.wave
+        if isinstance(wave, Exchange):
+            least = max(least, move.duration_ms / (EXCHANGE_SHARE * wave.tau_ms))
+        if not isinstance(wave, Exchange) or wave.slope_mM_per_ms:
             moved = np.abs(np.diff(part.voltage(probes))).max() * (_PROBES - 1)
             # Rounding must not double the steps of a ramp of exactly 1 mV a sample.
             least = max(least, moved / finest * (1 - 1e-9))

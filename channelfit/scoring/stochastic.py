@@ -15,7 +15,7 @@ from channelfit.problem.experiment import Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
-from channelfit.scoring.reference import Population, Simulation
+from channelfit.scoring.reference import Level, Population, Simulation
 
 #: The most channels that are drawn: beyond it float64 does not tell one from none.
 MOST_CHANNELS = 10**15
@@ -71,8 +71,8 @@ class _Channels(Population):
         self._n, self._random, self._open = n_channels, random, open_pA
         self._loud = np.array(scheme.chains[0].conductances) ** 2
 
-    def steady_state(self, v_mV: float) -> list[np.ndarray]:
-        (x,) = super().steady_state(v_mV)
+    def steady_state(self, level: Level) -> list[np.ndarray]:
+        (x,) = super().steady_state(level)
         return [self._random.multinomial(self._n, x) / self._n]
 
     def applied(self, p: np.ndarray, x: np.ndarray) -> np.ndarray:

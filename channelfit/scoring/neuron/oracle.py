@@ -31,7 +31,7 @@ import numpy.typing as npt
 from channelfit.model.channel import Chain, ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.protocol import Protocol
-from channelfit.problem.waves import TIME_TOLERANCE, Ramp, Samples, Segment, Sines
+from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
@@ -332,7 +332,7 @@ def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
     elif isinstance(wave, Ramp):
         slope = (wave.v_end_mV - wave.v_start_mV) / (end - start)
         yield start, end, _Wave(start, wave.v_start_mV, slope)
-    else:
+    elif isinstance(wave, Constant):
         yield start, end, _Wave(start, wave.v_mV)
 
 
