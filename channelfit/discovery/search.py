@@ -320,9 +320,7 @@ class SchemeTasks:
         found.groups = self.models.groups(found.space)
         found.solved = plan.objective(scorer)
         found.solved.previews = True
-        found.draw = lambda n, random: self.models.scan(
-            plan, found.solved.sample(n, random), random
-        )
+        found.draw = lambda unit, random: self.models.scan(plan, unit, random)
         return found
 
 
@@ -331,16 +329,18 @@ class _Drawn(Objective):
 
     Attributes:
         solved: the same with a conductance solved, if one is.
-        draw: draws points (n_free, n) of that.
+        draw: draws rates of some of its points (n_free, n) anew.
     """
 
     solved: Objective
-    draw: Callable[[int, np.random.Generator], np.ndarray]
+    draw: Callable[[np.ndarray, np.random.Generator], np.ndarray]
 
     def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
         """Draw points (n_free, n), each the best of several if these are scored quickly."""
         several = 1 if self.solved.steps else _DRAWN
-        unit = self.draw(several * n, random)
+        even = self.solved.sample(several * n, random)
+        # rates of most channels first; and all that the ranges allow
+        unit = np.where(np.arange(several * n) // several % 2, even, self.draw(even, random))
         cost = to_host(self.solved.score(unit).cost).reshape(n, several)
         best = cost.argmin(axis=1) + several * np.arange(n)
         return np.asarray(self.space.to_unit(self.solved.physical(unit[:, best])))
