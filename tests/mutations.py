@@ -101,6 +101,28 @@ FAULTS = [
         'value.append(f"{r}*{x} + {ri}*{y}")',
         "clamp",
     ),
+    # --- channel noise
+    Fault(
+        "channel noise: channels whose moves spread them half as much",
+        "scoring/kernels/kalman.py",
+        "v[i, i] += moved[i]",
+        "v[i, i] += 0.5 * moved[i]",
+        "channel_noise",
+    ),
+    Fault(
+        "channel noise: a gain that does not change with the number of channels",
+        "scoring/kernels/kalman.py",
+        "d_gain[d] = of_drive - gain * (of_channels + relative)",
+        "d_gain[d] = of_drive - gain * relative",
+        "channel_noise",
+    ),
+    Fault(
+        "channel noise: a gap of many samples that lasts as long as two",
+        "scoring/channel_noise.py",
+        "key = (at, round(float(n_steps) * run.dt, 9))",
+        "key = (at, round(min(float(n_steps), 2.0) * run.dt, 9))",
+        "channel_noise",
+    ),
     # --- kernels
     Fault(
         "stepping: both halves of a step the same",
