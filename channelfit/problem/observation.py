@@ -86,6 +86,11 @@ class Measure:
     exponentials: int = 1
     component: int = 1
 
+    def samples(self, protocol: Protocol, sweep: int) -> tuple[int, int]:
+        """Return the first sample of a sweep (from 0) that it looks at, and the one behind."""
+        first, last = self.window.samples(protocol, sweep)
+        return (last - 1 if self.kind == "last" else first), last
+
 
 @dataclass(frozen=True, eq=False)
 class Observation:
@@ -166,7 +171,7 @@ def window_weights(observations: Sequence[Observation], protocol: Protocol) -> n
     weights = np.zeros((protocol.n_sweeps, protocol.n_times_max))
     for one in (measure for o in observations for measure in o.measures):
         for k in range(protocol.n_sweeps):
-            first, last = one.window.samples(protocol, k)
+            first, last = one.samples(protocol, k)
             weights[k, first:last] = 1.0
     return weights
 

@@ -27,7 +27,7 @@ _COEFFICIENTS = np.linalg.inv(np.vander(_PLACES.astype(float), increasing=True))
 _HALVINGS, _NEWTON = 8, 3
 #: Time constants that are tried first: so many, from a share of an interval to a multiple of the
 #: window; and how often they are improved.
-_TRIED, _SHORTEST, _LONGEST, _IMPROVED = {1: 24, 2: 14}, 0.5, 5.0, 25
+_TRIED, _SHORTEST, _LONGEST, _IMPROVED = {1: 24, 2: 14}, 0.5, 5.0, 15
 _CLOSE, _TINY = 1e-7, 1e-300
 #: Exponentials are fitted to no more samples of a window, evenly spaced.
 _FITTED = 64
@@ -294,8 +294,16 @@ def _tries(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _solve(matrix: Any, right: Any) -> Any:
-    """Solve systems (n, k, k) for (n, k, m); NaN where one is singular."""
-    xp = array_module(matrix)
+    """Solve systems (n, k, k) for (n, k, m); not finite where one is singular."""
+    xp, k = array_module(matrix), matrix.shape[1]
+    if k <= 2:
+        with np.errstate(all="ignore"):  # singular ones
+            if k == 1:
+                return right / matrix
+            (a, b), (c, d) = (matrix[:, row].T[..., None] for row in range(2))
+            first, second = right[:, 0], right[:, 1]
+            rows = (d * first - b * second, a * second - c * first)
+            return xp.stack(rows, axis=1) / (a * d - b * c)[:, None]
     usable = xp.isfinite(matrix).all(axis=(1, 2))
     matrix = xp.where(usable[:, None, None], matrix, 0.0)
     usable &= xp.abs(xp.linalg.det(matrix)) > 0

@@ -25,7 +25,7 @@ from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 from channelfit.scoring.tangent_plan import RowBlock
 
 #: Numbers of currents that are held at once by a thread on the CPU, and on a GPU.
-_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 20, 1 << 27
+_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 22, 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class _Windows:
         self, measure: Measure, protocol: Protocol, places: np.ndarray, reversal_mV: float | None
     ) -> None:
         sweeps = range(protocol.n_sweeps)
-        ends = [measure.window.samples(protocol, k) for k in sweeps]
+        ends = [measure.samples(protocol, k) for k in sweeps]
         times = np.array([measure.window.ends_ms(protocol, k) for k in sweeps])
         self.measure, self.step_ms = measure, protocol.sampling_ms
         self.n = np.array([last - first for first, last in ends])
