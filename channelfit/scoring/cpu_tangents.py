@@ -196,20 +196,27 @@ class Linearizer:
         """Return what a function makes of currents; see `ChannelScorer.window_slopes`."""
         status, rows = np.zeros(parameters.shape[1], np.int8), list[np.ndarray]()
         by_plan: dict[int, list[int]] = {}
-        for c, (k, own) in enumerate(self.predicted(parameters)):
-            status[c] = max(0, -k)
-            rows.append(own.copy())
-            if status[c] == OK:
+        for c, theta in enumerate(np.ascontiguousarray(parameters.T)):
+            found = NOT_FINITE
+            for k, plan in enumerate(self.plans()):
+                with self._walk(plan) as walk:
+                    found = walk.fill(theta)
+                    rows.append(walk.flat.copy() if found == OK else np.empty(0))
+                if found != UNRESOLVED:
+                    break
+                rows.pop()
+            status[c] = NOT_FINITE if found == UNRESOLVED else found
+            if found == OK:
                 by_plan.setdefault(k, []).append(c)
         *_, last = range(len(list(self.plans())))
         values = slopes = None
         for k, some in (by_plan or {last: []}).items():
             plan = self._made[k]
-            own = np.array([rows[c] for c in some]).reshape(-1, plan.n_residuals, plan.width)
-            found = use(plan.blocks, own)
+            shape = len(some), plan.n_flat // plan.width, plan.width
+            parts = use(plan.blocks, np.array([rows[c] for c in some]).reshape(shape))
             if values is None or slopes is None:
-                values, slopes = (np.full((len(rows), *x.shape[1:]), np.nan) for x in found)
-            values[some], slopes[some] = found
+                values, slopes = (np.full((len(rows), *x.shape[1:]), np.nan) for x in parts)
+            values[some], slopes[some] = parts
         assert values is not None
         assert slopes is not None
         return values, slopes, status

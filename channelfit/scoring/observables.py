@@ -24,7 +24,7 @@ from channelfit.scoring.machine.arrays import array_module, to_host
 #: The five places of a polynomial, and from these to its coefficients.
 _PLACES = np.arange(LEAST_SAMPLES) - LEAST_SAMPLES // 2
 _COEFFICIENTS = np.linalg.inv(np.vander(_PLACES.astype(float), increasing=True))
-_HALVINGS, _NEWTON = 8, 3
+_HALVINGS, _NEWTON = 3, 4
 #: Time constants that are tried first: so many, from a share of an interval to a multiple of the
 #: window; and how often they are improved.
 _TRIED, _SHORTEST, _LONGEST, _IMPROVED = {1: 24, 2: 14}, 0.5, 5.0, 15
@@ -127,8 +127,9 @@ class _Local:
         """Return those about samples k (.., n_sweeps), as far as the window has them."""
         xp, most = array_module(samples.y), samples.n - LEAST_SAMPLES
         first = xp.clip(k - LEAST_SAMPLES // 2, 0, most)
-        places = first[..., None] + xp.arange(LEAST_SAMPLES)
-        y = xp.take_along_axis(samples.y, places, axis=-1)
+        y, n = samples.y.reshape(-1), samples.y.shape[-1]
+        rows = n * xp.arange(first.size).reshape(first.shape) + first
+        y = y[rows[..., None] + xp.arange(LEAST_SAMPLES)]
         return cls(first, xp.moveaxis(y @ xp.asarray(_COEFFICIENTS.T), -1, 0))
 
     def at(self, u: Any, derivative: int = 0) -> Any:

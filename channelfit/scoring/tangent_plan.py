@@ -7,7 +7,7 @@ varying voltage `ramp_collocation`), and which matrices make residuals of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -66,10 +66,10 @@ class Projection:
 
 @dataclass(frozen=True, eq=False)
 class RowBlock:
-    """Residuals from which the currents in samples follow: ``basis @ residuals / root``.
+    """Rows from which the currents in samples follow: ``basis @ rows / root``.
 
     Attributes:
-        rows: (n_runs, rank), which of the residuals are those of each run or piece.
+        rows: (n_runs, rank), which of all rows are those of each run or piece.
         samples: (n_runs, n_samples), their samples among all data.
         root: (n_runs,) of the weight of a sample.
         basis: (n_samples, rank); None where each sample has a row of its own.
@@ -89,6 +89,19 @@ class RowBlock:
         rank = samples.shape[1] if basis is None else basis.shape[1]
         rows = first + np.arange(len(runs))[:, None] + len(runs) * np.arange(rank)
         return cls(rows, samples, np.sqrt(tree.run_weight[list(runs)]), basis)
+
+    @property
+    def unweighted(self) -> RowBlock:
+        """The same of rows that are no residuals yet: without the root of a weight."""
+        return replace(self, root=np.ones(len(self.root)))
+
+    @classmethod
+    def of_points(cls, tree: RunTree, run: int, first: int, piece: RampPiece) -> RowBlock:
+        """Return that of a piece of a ramp, from its points."""
+        rows = first + np.arange(piece.matrix.shape[1])
+        samples = np.arange(piece.samples.start, piece.samples.stop)
+        basis = product(piece.basis, piece.matrix)
+        return cls(rows[None], samples[None], np.ones(1), basis)
 
     @classmethod
     def of_piece(cls, tree: RunTree, run: int, first: int, step: int, piece: RampPiece) -> RowBlock:
@@ -284,8 +297,10 @@ class Plan:
             slice(filled.rows, filled.rows + rank * len(members)),
         )
         self.groups.append(group)
-        block = self.tree, members, filled.rows
-        self._blocks.append(lambda: RowBlock.of(*block, kept.basis))
+        block = self.tree, members, filled.flat // self.width
+        self._blocks.append(
+            lambda: RowBlock.of(*block, product(kept.basis, kept.matrix)).unweighted
+        )
         self._projections.append(
             Projection(kept.project_all, [(samples_of(self.tree, r), r) for r in members])
         )
@@ -303,7 +318,8 @@ class Plan:
                 PointGroup(piece.matrix, points, slice(filled.rows, filled.rows + rank))
             )
             self._projections.append(Projection(piece.project_all, [(piece.samples, r)]))
-            self._blocks.append(partial(RowBlock.of_piece, self.tree, r, filled.rows, 1, piece))
+            block = self.tree, r, filled.flat // self.width
+            self._blocks.append(partial(RowBlock.of_points, *block, piece))
             filled.scale.append(np.full(rank, np.sqrt(weight)))
             filled.flat, filled.rows = points.stop, filled.rows + rank
 
@@ -319,13 +335,14 @@ class Plan:
                     firsts[length] = filled.add(np.arange(length))
                 self.runs[r, [columns.POINTS, columns.N_POINTS]] = firsts[length], length
             self._projections.append(Projection(_untouched, [(samples_of(self.tree, r), r)]))
-            self._blocks.append(partial(RowBlock.of, self.tree, [r], filled.rows, None))
+            block = self.tree, [r], place // self.width, None
+            self._blocks.append(lambda block=block: RowBlock.of(*block).unweighted)
             filled.scale.append(np.full(length, np.sqrt(self.tree.run_weight[r])))
             filled.rows += length
 
     @cached_property
     def blocks(self) -> list[RowBlock]:
-        """The residuals from which the currents in all samples follow."""
+        """The rows of the flat array, by `width`, from which the currents in all samples follow."""
         return [make() for make in self._blocks]
 
     def _group_table(self) -> np.ndarray:
