@@ -73,8 +73,9 @@ def rows_of(**ranges: tuple[float, float, float]) -> dict[str, Any]:
 
 SODIUM = {
     "name": "three gates",
+    "definitions": {"u": "(v - vt)/(2*kt)"},
     "gates": {
-        "m": {"power": 3, **gate_of("vm", "km", "2*tm/(exp((v - vt)/(2*kt)) + exp((vt - v)/(2*kt)))")},
+        "m": {"power": 3, **gate_of("vm", "km", "2*tm/(exp(u) + exp(-u))")},
         "h": gate_of("vh", "kh", "1/(ah*exp(-v/sh) + bh*exp(v/sb))", "-"),
         "s": gate_of("vs", "ks", "ts", "-"),
     },

@@ -197,17 +197,17 @@ class Linearizer:
         status, rows = np.zeros(parameters.shape[1], np.int8), list[np.ndarray]()
         by_plan: dict[int, list[int]] = {}
         for c, theta in enumerate(np.ascontiguousarray(parameters.T)):
-            found = NOT_FINITE
+            rows.append(np.empty(0))
+            status[c] = NOT_FINITE
             for k, plan in enumerate(self.plans()):
                 with self._walk(plan) as walk:
                     found = walk.fill(theta)
-                    rows.append(walk.flat.copy() if found == OK else np.empty(0))
+                    if found == OK:
+                        rows[c] = walk.flat.copy()
+                        by_plan.setdefault(k, []).append(c)
                 if found != UNRESOLVED:
+                    status[c] = found
                     break
-                rows.pop()
-            status[c] = NOT_FINITE if found == UNRESOLVED else found
-            if found == OK:
-                by_plan.setdefault(k, []).append(c)
         *_, last = range(len(list(self.plans())))
         values = slopes = None
         for k, some in (by_plan or {last: []}).items():

@@ -7,7 +7,7 @@ varying voltage `ramp_collocation`), and which matrices make residuals of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -82,18 +82,23 @@ class RowBlock:
 
     @classmethod
     def of(
-        cls, tree: RunTree, runs: Sequence[int], first: int, basis: np.ndarray | None
+        cls,
+        tree: RunTree,
+        runs: Sequence[int],
+        first: int,
+        basis: np.ndarray | None,
+        weighted: bool = True,
     ) -> RowBlock:
-        """Return that of runs of equally many samples, the first row of each before the second."""
+        """Return that of runs of equally many samples, the first row of each before the second.
+
+        Arguments:
+            weighted: whether rows are multiplied by the root of a weight.
+        """
         samples = np.array([np.r_[samples_of(tree, r)] for r in runs])
         rank = samples.shape[1] if basis is None else basis.shape[1]
         rows = first + np.arange(len(runs))[:, None] + len(runs) * np.arange(rank)
-        return cls(rows, samples, np.sqrt(tree.run_weight[list(runs)]), basis)
-
-    @property
-    def unweighted(self) -> RowBlock:
-        """The same of rows that are no residuals yet: without the root of a weight."""
-        return replace(self, root=np.ones(len(self.root)))
+        root = np.sqrt(tree.run_weight[list(runs)]) if weighted else np.ones(len(runs))
+        return cls(rows, samples, root, basis)
 
     @classmethod
     def of_points(cls, tree: RunTree, run: int, first: int, piece: RampPiece) -> RowBlock:
@@ -299,7 +304,7 @@ class Plan:
         self.groups.append(group)
         block = self.tree, members, filled.flat // self.width
         self._blocks.append(
-            lambda: RowBlock.of(*block, product(kept.basis, kept.matrix)).unweighted
+            lambda: RowBlock.of(*block, product(kept.basis, kept.matrix), weighted=False)
         )
         self._projections.append(
             Projection(kept.project_all, [(samples_of(self.tree, r), r) for r in members])
@@ -318,8 +323,8 @@ class Plan:
                 PointGroup(piece.matrix, points, slice(filled.rows, filled.rows + rank))
             )
             self._projections.append(Projection(piece.project_all, [(piece.samples, r)]))
-            block = self.tree, r, filled.flat // self.width
-            self._blocks.append(partial(RowBlock.of_points, *block, piece))
+            points_of = self.tree, r, filled.flat // self.width, piece
+            self._blocks.append(partial(RowBlock.of_points, *points_of))
             filled.scale.append(np.full(rank, np.sqrt(weight)))
             filled.flat, filled.rows = points.stop, filled.rows + rank
 
@@ -335,8 +340,8 @@ class Plan:
                     firsts[length] = filled.add(np.arange(length))
                 self.runs[r, [columns.POINTS, columns.N_POINTS]] = firsts[length], length
             self._projections.append(Projection(_untouched, [(samples_of(self.tree, r), r)]))
-            block = self.tree, [r], place // self.width, None
-            self._blocks.append(lambda block=block: RowBlock.of(*block).unweighted)
+            own = self.tree, [r], place // self.width, None, False
+            self._blocks.append(partial(RowBlock.of, *own))
             filled.scale.append(np.full(length, np.sqrt(self.tree.run_weight[r])))
             filled.rows += length
 
