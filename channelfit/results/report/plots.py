@@ -23,6 +23,7 @@ from matplotlib.legend_handler import HandlerTuple
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from channelfit.problem.ligands import Ligand
 from channelfit.reading.files import whole
 from channelfit.results.report import sweeps
 from channelfit.results.report.page_content import InRange
@@ -48,6 +49,8 @@ INK, MUTED, DATA = "#222222", "#666666", "#b4b4b4"
 MASKED, MASK = "#d9d9d9", "#f2f2f2"  # data that do not count, and the ground behind them
 SINGLE = sweeps.SINGLE
 ZOOM = "#e8f1f8"  # the ground of an enlarged part, in both views
+#: Units of concentrations, and how many of each are 1 mM.
+_CONCENTRATIONS = (("mM", 1.0), ("uM", 1e3), ("nM", 1e6))
 #: Residuals of several results are means of so long a part of a sweep, and of five samples or more.
 _MEANS = 100
 #: Okabe and Ito's palette, which can be distinguished with any color vision.
@@ -351,6 +354,21 @@ class TracePanel:
         if membrane is not None:
             for row, color in zip(membrane, self.colors, strict=True):
                 draw_trace(axis, t, row[part], color, self.thickness, zorder=2.1)
+        for ligand in self.traces.protocol.ligands:
+            self._draw_concentration(axis.twinx(), ligand, part)
+
+    def _draw_concentration(self, axis: Axes, ligand: Ligand, part: slice) -> None:
+        """Draw a concentration, dotted, beside the voltage with an axis of its own."""
+        unit, per_mM = next(
+            (pair for pair in _CONCENTRATIONS if ligand.largest_mM * pair[1] >= 1),
+            _CONCENTRATIONS[-1],
+        )
+        rows = self.traces.protocol.concentration(ligand.name)
+        for row, color in zip(rows, self.colors, strict=True):
+            draw_trace(axis, self.t[part], row[part] * per_mM, color, self.thickness, linestyle=":")
+        axis.set_ylim(bottom=0)
+        axis.set_ylabel(f"{ligand.name} ({unit})")
+        axis.yaxis.set_major_locator(MaxNLocator(2, min_n_ticks=2))
 
     def _draw_data(self, axis: Axes, data: np.ndarray, part: slice) -> None:
         view, t = self.view, self.t[part]
