@@ -105,8 +105,8 @@ FAULTS = [
     Fault(
         "channel noise: channels whose moves spread them half as much",
         "scoring/kernels/kalman.py",
-        "v[i, i] += moved[i]",
-        "v[i, i] += 0.5 * moved[i]",
+        "v[i, i] += spread[i]",
+        "v[i, i] += 0.5 * spread[i]",
         "channel_noise",
     ),
     Fault(

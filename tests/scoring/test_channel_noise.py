@@ -87,15 +87,15 @@ class _Scheme:
             for i, t in enumerate(times):
                 v = float(e.protocol.command()[k, i])
                 until = [t, *(x for x in edges if t + 1e-9 < x < t + 0.5 - 1e-9), t + 0.5]
-                step = np.eye(len(self.c))
+                steps = []
                 for begin, end in pairwise(until):
                     at = next((s for s in sweep if s.end_ms > begin + 1e-9), sweep[-1])
                     u = float(at.voltage(np.array([at.start_ms]))[0])
-                    step = expm(self.generator(u) * (end - begin)) @ step
+                    steps.append(expm(self.generator(u) * (end - begin)))
                 drive = self.at["N"] * self.at["gamma"] * (v + 80)
                 leak = self.at["gl"] * (v + 10)
                 data, weight = e.recording.current_pA[k, i], e.recording.weight[k, i]
-                rows.append((drive, leak, step, data, weight))
+                rows.append((drive, leak, steps, data, weight))
             yield k, self.rest(e.protocol.holding_mV), rows
 
 
@@ -106,9 +106,10 @@ def _filtered(problem, values):
     out = np.full((*problem.experiments[0].recording.current_pA.shape, 2), np.nan)
     for k, p, rows in scheme.sweeps():
         counts, covariance = n * p, n * (np.diag(p) - np.outer(p, p))
-        for i, (drive, leak, step, data, weight) in enumerate(rows):
+        for i, (drive, leak, steps, data, weight) in enumerate(rows):
             h = drive / n * scheme.c
-            s = h @ covariance @ h + sigma**2 + flicker**2 * (scheme.c**2 @ counts)
+            loud = max(scheme.c**2 @ counts, 0.0)
+            s = h @ covariance @ h + sigma**2 + flicker**2 * loud
             mean = h @ counts + leak
             out[k, i] = mean, math.sqrt(s)
             if weight:
@@ -116,11 +117,12 @@ def _filtered(problem, values):
                 gain = covariance @ h / s
                 counts = counts + gain * (data - mean)
                 covariance = covariance - np.outer(gain, gain) * s
-            covariance = step @ covariance @ step.T + sum(
-                counts[j] * (np.diag(step[:, j]) - np.outer(step[:, j], step[:, j]))
-                for j in range(len(p))
-            )
-            counts = step @ counts
+            for step in steps:
+                covariance = step @ covariance @ step.T + sum(
+                    max(counts[j], 0.0) * (np.diag(step[:, j]) - np.outer(step[:, j], step[:, j]))
+                    for j in range(len(p))
+                )
+                counts = step @ counts
     return out, total
 
 
@@ -137,6 +139,10 @@ def test_the_filter_is_that_of_the_counts_written_out(problem):
     assert cost == pytest.approx(math.exp(total / n - 1), rel=1e-11)
 
 
+def _product(steps):
+    return steps[0] if len(steps) == 1 else steps[1] @ steps[0]
+
+
 def _whole(problem, values):
     """Mean (n,) and covariance (n, n) of the samples of each sweep, without any filter."""
     scheme = _Scheme(problem, values)
@@ -144,7 +150,7 @@ def _whole(problem, values):
     for _, p, rows in scheme.sweeps():
         size, states, mean = len(rows), [p], np.empty(len(rows))
         for row in rows:
-            states.append(row[2] @ states[-1])
+            states.append(_product(row[2]) @ states[-1])
         covariance = np.empty((size, size))
         for i, (drive, leak, *_) in enumerate(rows):
             h = drive / n * scheme.c
@@ -152,7 +158,7 @@ def _whole(problem, values):
             moved = n * (np.diag(states[i]) - np.outer(states[i], states[i])) @ h
             for j in range(i, size):
                 covariance[i, j] = covariance[j, i] = rows[j][0] / n * scheme.c @ moved
-                moved = rows[j][2] @ moved
+                moved = _product(rows[j][2]) @ moved
             covariance[i, i] += sigma**2 + flicker**2 * n * scheme.c**2 @ states[i]
         data, weight = (np.array([row[k] for row in rows]) for k in (3, 4))
         yield mean, covariance, data, weight > 0
@@ -228,10 +234,26 @@ def test_a_few_channels_in_much_noise_have_nearly_the_exact_likelihood(tmp_path)
     assert abs(filtered - exact) < 0.05 * (exact - alone)  # of which the filter loses little
 
 
-def test_derivatives_are_those_of_the_score(problem):
-    values, scorer = problem.values(), NoiseScorer(problem)
+def test_few_channels_that_seem_fewer_than_none_keep_a_variance(problem):
+    """Noise below the current of no open channel makes the mean of a count negative."""
+    values = problem.values()
+    (e,) = problem.experiments
+    dip = e.recording.current_pA.copy()
+    dip[:, 30:] = -60.0
+    own = replace(e, recording=replace(e.recording, current_pA=dip))
+    low = replace(problem, experiments=(own,))
+    (expected, _), (found,) = _filtered(low, values), NoiseScorer(low).predicted(values, told=True)
+    assert np.nanmax(np.abs(found - expected)) < 1e-9 * np.nanmax(np.abs(expected))
+    sigma = values[[p.name for p in problem.parameters].index("sigma")]
+    assert np.nanmin(found[..., 1]) >= sigma * (1 - 1e-9)
+    _check_slopes(low, values, 1e-5)
+
+
+def _check_slopes(problem, values, tolerance):
+    """Compare exact derivatives with differences of the score; return the former."""
+    scorer = NoiseScorer(problem)
     found = scorer.linearize(values[:, None])
-    assert found.cost[0] == scorer.score(values[:, None]).cost[0]
+    assert found.cost[0] == pytest.approx(scorer.score(values[:, None]).cost[0], rel=1e-13)
     step = 1e-4 * np.abs(values)
     sides = [values[:, None] + sign * np.diag(step) for sign in (1, -1, 2, -2)]
     near, far = (
@@ -239,7 +261,12 @@ def test_derivatives_are_those_of_the_score(problem):
         for k, (up, down) in enumerate((sides[:2], sides[2:]), 1)
     )
     slope = (4 * near - far) / 3
-    assert np.abs(found.gradient[:, 0] / slope - 1).max() < 1e-7
+    assert np.abs(found.gradient[:, 0] / slope - 1).max() < tolerance
+    return found
+
+
+def test_derivatives_are_those_of_the_score(problem):
+    found = _check_slopes(problem, problem.values(), 1e-7)
     hessian = found.hessian[:, :, 0]
     assert np.array_equal(hessian, hessian.T)
     assert np.linalg.eigvalsh(hessian / np.sqrt(np.outer(*[np.diag(hessian)] * 2))).min() > 0

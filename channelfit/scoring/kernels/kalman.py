@@ -8,6 +8,9 @@ Biophys J 93:74-91)
 
     T (V - diag m) T^T + diag(T m)
 
+where a share that the samples have made negative, as they may where few channels are, spreads none:
+m there is 0, or V would lose what makes it a covariance.
+
 A sample y of the current D c.m + leak, where D is the current of N open channels and c the
 conductance of each state in those of the open one, is expected with the variance
 
@@ -99,21 +102,28 @@ def filterTables(
 def predict(t, dt, x, dx, v, dv, scratch, dscratch):
     """Move the mean x and the covariance v of the shares, times N, and their derivatives."""
     n, width = x.shape[0], dx.shape[1]
-    moved, c = scratch[n], scratch[:n]
-    dmoved, dc = dscratch[n], dscratch[:n]
+    moved, spread, c = scratch[n], scratch[n + 1], scratch[:n]
+    dmoved, dspread, dc = dscratch[n], dscratch[n + 1], dscratch[:n]
     for i in range(n):
-        v[i, i] -= x[i]
-        for d in range(width):
-            dv[i, i, d] -= dx[i, d]
+        if x[i] > 0.0:
+            v[i, i] -= x[i]
+            for d in range(width):
+                dv[i, i, d] -= dx[i, d]
     for i in range(n):
         moved[i] = 0.0
+        spread[i] = 0.0
         for d in range(width):
             dmoved[i, d] = 0.0
+            dspread[i, d] = 0.0
         for k in range(n):
             left, other = t[i, k], x[k]
+            counts = 1.0 if other > 0.0 else 0.0
             moved[i] += left * other
+            spread[i] += counts * left * other
             for d in range(width):
-                dmoved[i, d] += left * dx[k, d] + dt[i, k, d] * other
+                change = left * dx[k, d] + dt[i, k, d] * other
+                dmoved[i, d] += change
+                dspread[i, d] += counts * change
         for j in range(n):
             c[i, j] = 0.0
             row = dc[i, j]
@@ -141,9 +151,9 @@ def predict(t, dt, x, dx, v, dv, scratch, dscratch):
                 for d in range(width):
                     row[d] += left * one[d] + two[d] * right
             if i == j:
-                v[i, i] += moved[i]
+                v[i, i] += spread[i]
                 for d in range(width):
-                    row[d] += dmoved[i, d]
+                    row[d] += dspread[i, d]
             v[j, i] = v[i, j]
             for d in range(width):
                 dv[j, i, d] = row[d]
@@ -178,7 +188,7 @@ def kalmanFilter(
     x, dx = np.empty(n), np.empty((n, width))
     v, dv = np.empty((n, n)), np.empty((n, n, width))
     w, dw = np.empty(n), np.empty((n, width))
-    scratch, dscratch = np.empty((n + 1, n)), np.empty((n + 1, n, width))
+    scratch, dscratch = np.empty((n + 2, n)), np.empty((n + 2, n, width))
     de, ds = np.empty(width), np.empty(width)
     d_gain, d_common = np.empty(width), np.empty(width)
     channels, instrument = quantities[CHANNELS, 0, 0], quantities[INSTRUMENT, 0, 0]
