@@ -154,10 +154,13 @@ def rows(files: list[tuple[str, Path]], known: dict[str, Any], share: str) -> li
             translated / max(n, 1),
             f"{steady} of them with --start steady",
         ),
-        Row("agree", count["agrees"], f"files within {BAR:g} of the largest current", n),
-        Row("differ", count["differs"], "files", n),
-        Row("translated, not proven", count["not proven"], "files", n),
     ]
+    if not count["translated"]:  # beside NEURON
+        found += [
+            Row("agree", count["agrees"], f"files within {BAR:g} of the largest current", n),
+            Row("differ", count["differs"], "files", n),
+            Row("translated, not proven", count["not proven"], "files", n),
+        ]
     errors = [row["error"] for row in done if "error" in row]
     if errors:
         found.append(Row("median error", float(np.median(errors)), UNIT))

@@ -214,6 +214,10 @@ REFUSED = {
     "calcium that moves": ({"neuron": "USEION ca WRITE cai"}, r"cai, a concentration, is written"),
     "a current of others": ({"neuron": "USEION ca READ ica"}, r"ica is read, a current of other"),
     "no steady start": ({"initial": "n = 0.2"}, r"line 11: INITIAL starts n up to 0.8 from its st"),
+    "a start from nothing": (
+        {"initial": "n = w"},
+        r"line 11: INITIAL starts n from w, to which it gives no value; --start steady lets n",
+    ),
     "what is not linear": ({"derivative": "n' = 0.1 - n*n"}, r"n' is not linear in n"),
     "what is not declared": ({"derivative": "n' = (other - n)/3"}, r"line 11: other is not decla"),
     "a current that is no product": (
@@ -252,6 +256,12 @@ def test_what_cannot_be_translated_is_refused_by_name_and_line(case: str, tmp_pa
     with pytest.raises(InputError, match=message) as caught:
         of_text(CHANNEL.format(**{**SAID, **said}), tmp_path)
     assert str(caught.value).startswith(str(tmp_path / "given.mod"))
+
+
+def test_a_state_may_have_a_tolerance_which_is_no_length(tmp_path: Path) -> None:
+    text = CHANNEL.format(**SAID).replace("STATE { n }", "STATE { n <1e-4> z[2] }")
+    plain = of_text(CHANNEL.format(**SAID), tmp_path).imported.text
+    assert of_text(text, tmp_path).imported.text == plain
 
 
 @pytest.mark.parametrize(
