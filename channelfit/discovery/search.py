@@ -48,6 +48,8 @@ _PARENTS = 4
 #: Starts of a round of a full fit, at least and as a multiple of those of a scan, points drawn for
 #: each, how many starts must agree, and rounds without a gain after which it ends anyway.
 _STARTS, _TIMES, _SCANNED, _AGREE, _PATIENCE = 16, 8, 8, 3, 2
+#: Independent starts that agree beyond doubt, so that a full fit ends at once.
+_SURE = 8
 #: See `Hybrid`: descents of schemes rest for long before they go on.
 _AHEAD = 3000.0
 #: Ends of a full fit with stairs for ramps whose costs are less than so many times the lowest may
@@ -216,7 +218,8 @@ class SchemeTasks:
             ahead=_AHEAD,
         )
         for _ in search.search(rough):
-            pass
+            if search.agreement is not None and search.agreement.arrived >= _SURE:
+                break
         found = search.found
         if found is None or not np.isfinite(found.cost).any():
             raise InputError("no candidate could be scored")
