@@ -178,7 +178,11 @@ def _read_channel(
     if celsius is not None:
         fit_file = replace(fit_file, document=fit_file.document | {"temperature": celsius})
     model = fit_file.build_model()
-    model.refuse_ligands("a cell commands no concentration")
+    unknown = [name for name in model.ligands if name not in dict(section.rows("values", {}))]
+    if unknown:
+        what = f"rates depend on the concentration of {', '.join(unknown)}; give it in `values`, mM"
+        raise section.error(what, "values")
+    model = model.in_solution()
     place, cautions = f"{section.file}: {section.key}", list(model.cautions)
     fixed = own is not None and not model.follows_temperature
     if fixed and celsius is not None and abs(parse_quantity(own, "temperature") - celsius) > 1:

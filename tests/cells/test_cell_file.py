@@ -171,6 +171,16 @@ def test_samples_may_stand_beside_texts_and_gaps(folder: Path) -> None:
         read(folder, {"channels.k.samples": "wells.csv"})
 
 
+def test_a_drug_is_there_in_a_constant_concentration(folder: Path) -> None:
+    drugged = (folder / "cold.yaml").read_text().replace("beta: '1'", "beta: 1 + kon*drug")
+    drugged += "  kon: {range: [0, 10], unit: 1/mM/ms, value: 3}\nligands: [drug]\n"
+    (folder / "drugged.yaml").write_text(drugged)
+    cell = read(folder, {"channels.k": {"model": "drugged.yaml", "values": {"drug": 0.5}}})
+    assert cell.parameters[cell.membrane.row("k_drug"), 0] == 0.5
+    with pytest.raises(InputError, match=r"channels.k.values: .* concentration of drug"):
+        read(folder, {"channels.k": {"model": "drugged.yaml"}})
+
+
 def test_what_looks_wrong_is_named(folder: Path) -> None:
     cell = read(folder, {"membrane.temperature": "30 degC"})
     assert len(cell.cautions) == 2

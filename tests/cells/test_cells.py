@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -204,6 +205,15 @@ def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
 def test_a_channel_that_is_not_there_is_refused(words: list[str]) -> None:
     done = CliRunner().invoke(main, ["cell", str(SQUID), *words])
     assert done.exit_code == 2, done.output
+
+
+@pytest.mark.integration
+def test_neuron_gives_the_same_voltages() -> None:
+    """One mechanism for each channel, exported by itself; gates and schemes."""
+    benchmark: Any = importlib.import_module("cell")
+    for cell in (benchmark.squid(20.0), benchmark.schemes()):
+        row = benchmark.accuracy(cell)
+        assert row.value < 1e-4, row
 
 
 PUBLISHED: dict[str, Any] = {

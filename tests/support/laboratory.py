@@ -32,6 +32,7 @@ def laboratory(folder: Path) -> None:
         folder / "na_steps.yaml"
     )
     write_nwb(folder / "cell_5.nwb")
+    (folder / "synaptic.csv").write_text("time_ms,i_nA\n0,0\n5,0.1\n20,0\n")  # of cell.md
     for name, rows, least in (("activation", 10, -40), ("tau", 8, -20)):  # of observations.md
         lines = [f"{least + 10 * k},{0.1 * k + 2},{0.1 * k + 2},0.1" for k in range(rows)]
         (folder / f"{name}.csv").write_text("\n".join(["v,open,tau,sem", *lines]))

@@ -34,6 +34,7 @@ import click
 import yaml
 
 from channelfit.batch.template import Template
+from channelfit.cells.cell_file import read_cell
 from channelfit.curves.curve import build_curve
 from channelfit.discovery.run import ready
 from channelfit.front.discoveries import read
@@ -43,6 +44,7 @@ from channelfit.front.night.jobs import read_night
 from channelfit.functions.function import build_function
 from channelfit.model.model_file import build_model
 from channelfit.problem.protocol import build_protocol
+from channelfit.reading.documents import Section
 from channelfit.search.joined_files import FitFile
 from channelfit.search.overrides import Changes
 from channelfit.tasks.cluster_file import read_cluster
@@ -137,6 +139,12 @@ def read_yaml(block: Block, folder: Path) -> None:
         night = read_night(place)
         for job in night.jobs.values():
             Call(night, job, main.commands[job.command])
+    elif "membrane" in document:
+        for channel in document["channels"].values():
+            if not (folder / channel["model"]).exists():  # the page's commands would write it
+                (folder / "samples.csv").write_text("a1\n0.01\n", encoding="utf-8")
+                channel |= {"model": "models/k_hh_gate.yaml", "samples": "samples.csv"}
+        read_cell(Section(document, folder / block.page.name))
     elif "curve" in document:
         build_curve(document, str(block))
     elif {"class", "scheduler", "local"} & set(document):

@@ -105,7 +105,8 @@ CHANNEL = Keys(
     ),
     values=Key(
         Named(Quantity("none"), "parameter"),
-        "Values of parameters, in base units (ms, mV, nS, pA), in place of the model's.",
+        "Values of parameters, in base units (ms, mV, nS, pA, mM), in place of the model's. "
+        "Concentrations on which rates depend have to be here.",
         {"vam": -38},
     ),
     conductance=Key(

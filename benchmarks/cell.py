@@ -1,0 +1,207 @@
+"""Cells with fitted channels against NEURON: how exact their voltages are, and how fast.
+
+Accuracy: one compartment with the channels of the squid, and one with schemes of sodium and
+potassium channels, as `channelfit cell` steps them, against NEURON by CVODE with one mechanism a
+channel, each exported by itself. The largest difference of the whole voltage over its amplitude.
+
+Speed: parameter sets of the squid's cell (sodium, potassium and leak, a spread of 5 %), 500 ms in
+steps of 10 us, by processor time of one core; NEURON takes the same steps (`secondorder` 2), set
+after set.
+
+    python benchmarks/cell.py [--sets 10000] [--neuron-sets 3] [--out FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import sympy
+from report import Row, as_script, compared, finish
+
+from channelfit.cells.cell_file import Cell, load_cell
+from channelfit.cells.membrane import CAPACITANCE, CellChannel, joined
+from channelfit.cells.simulation import CellSimulator
+from channelfit.cells.stimulus import Pulse, Stimulus
+from channelfit.model.model_file import load_model
+from channelfit.scoring.machine.threads import keep_to
+from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
+from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
+
+ROOT = Path(__file__).parent.parent
+SQUID = ROOT / "models" / "cells" / "squid.yaml"
+#: Name, file, conductance in nS and reversal in mV of the channels of the second cell.
+SCHEMES = (
+    ("na", "na_nav15.yaml", 600.0, 50.0),
+    ("k", "k_hh_gate.yaml", 360.0, -77.0),
+    ("na2", "na_markov.yaml", 600.0, 50.0),
+)
+#: Error over the amplitude that a voltage may have.
+BAR = 1e-4
+#: Sets that are simulated at once: what their traces take of the memory stays small.
+BATCH = 1024
+#: Seconds that 10,000 sets may take on two cores.
+AIM = 60.0
+
+
+def schemes() -> Cell:
+    """A cell whose sodium channels are schemes, of which one fires."""
+    channels = [
+        CellChannel(name, load_model(ROOT / "models" / file), 1.0, g, e)
+        for name, file, g, e in SCHEMES
+    ]
+    membrane = joined("schemes", channels, 10.0, (3.0, -54.387))
+    stimulus = Stimulus((Pulse((200.0,), 2.0, 10.0),))
+    return Cell("schemes", membrane, stimulus, -75.0, 0.0, 20.0, 0.01, 0.01)
+
+
+def squid(duration_ms: float) -> Cell:
+    """The shipped cell, stimulated until it ends."""
+    pulse = Pulse((100.0,), 5.0, duration_ms)
+    return replace(load_cell(SQUID), duration_ms=duration_ms, stimulus=Stimulus((pulse,)))
+
+
+class NeuronCell:
+    """The same compartment in NEURON, of one mechanism for each channel.
+
+    Arguments:
+        cell: with one pulse, whose channels have a conductance and a reversal of their own.
+        step_ms: of fixed steps of order two; None for CVODE, to 1e-10.
+    """
+
+    def __init__(self, cell: Cell, step_ms: float | None = None) -> None:
+        h = self.h = neuron_hoc()
+        h.load_file("stdrun.hoc")
+        self.cell, self.step_ms = cell, step_ms
+        values = dict(zip(cell.membrane.model.parameter_names, cell.parameters[:, 0], strict=True))
+        self.section = h.Section(name="cell")
+        side = math.sqrt(values[CAPACITANCE] / 0.01 / math.pi)  # um, at 1 uF/cm2
+        self.section.L, self.section.diam, self.section.cm, self.section.nseg = side, side, 1.0, 1
+        self.section.insert("pas")
+        self.section.g_pas = values["leak_conductance"] * 1e-9 / (values[CAPACITANCE] * 1e-6)
+        self.section.e_pas = values["leak_reversal"]
+        middle = self.section(0.5)
+        self.channels = []
+        for channel in cell.membrane.channel_models:
+            assert channel.conductance is not None
+            assert channel.reversal is not None
+            model = channel.model
+            term = replace(
+                model.terms[0],
+                conductance=sympy.Float(channel.conductance),
+                reversal=sympy.Float(channel.reversal),
+            )
+            model = replace(model, terms=(term,))
+            used = tuple(p for p in model.parameters if p.name in model.used_names())
+            model = replace(model, parameters=used)
+            name = compile_mechanism(nmodl_text(model, "point_process", "cell"))
+            point = getattr(h, name)(middle)
+            names = nmodl_names(model, "point_process").parameters
+            for parameter in used:
+                setattr(point, names[parameter.name], parameter.value)
+            self.channels.append(point)
+        (pulse,) = cell.stimulus.pulses
+        self.push = h.IClamp(middle)
+        self.push.delay, self.push.dur = pulse.start_ms, pulse.length_ms
+        self.push.amp = 1e-3 * pulse.amplitudes[0]
+
+    @contextmanager
+    def _solver(self) -> Iterator[Any]:
+        """NEURON's settings for this cell; the ones before come back."""
+        h, solver = self.h, self.h.CVode()
+        before = solver.active(), solver.atol(), solver.rtol(), h.secondorder, h.dt
+        solver.active(self.step_ms is None)
+        solver.atol(1e-10)
+        solver.rtol(0)
+        if self.step_ms is not None:
+            h.secondorder, h.dt = 2, self.step_ms
+            h.steps_per_ms = 1 / self.step_ms
+        try:
+            yield solver
+        finally:
+            solver.active(before[0])
+            solver.atol(before[1])
+            solver.rtol(before[2])
+            h.secondorder, h.dt = before[3:]
+
+    def voltage(self, times_ms: np.ndarray) -> np.ndarray:
+        """The voltage at some times, (n_times,) mV."""
+        h, recorded = self.h, self.h.Vector()
+        moments = h.Vector(times_ms)
+        recorded.record(self.section(0.5)._ref_v, moments)
+        with self._solver():
+            h.finitialize(self.cell.initial_mV)
+            h.continuerun(float(times_ms[-1]) + 0.1)  # past the last sample, or it is lost
+        return np.array(recorded)[: len(times_ms)]
+
+    def seconds(self) -> float:
+        """Processor time of one run, without a recording."""
+        h = self.h
+        with self._solver():
+            h.finitialize(self.cell.initial_mV)
+            begin = time.process_time()
+            h.continuerun(self.cell.duration_ms)
+            return time.process_time() - begin
+
+
+def accuracy(cell: Cell) -> Row:
+    """The largest difference from NEURON, over the amplitude."""
+    trace, _ = CellSimulator(cell.membrane).simulate(cell, cell.parameters)
+    ours = trace[0, 0, :, 0]
+    theirs = NeuronCell(cell).voltage(cell.times_ms)
+    error = float(np.abs(ours - theirs).max() / np.ptp(theirs))
+    note = f"amplitude {np.ptp(theirs):.1f} mV, {cell.duration_ms:g} ms, CVODE"
+    return compared(f"{cell.name}: largest error", error, "of the amplitude", BAR, note)
+
+
+def speed(n_sets: int, n_neuron: int) -> Iterator[Row]:
+    """Seconds of a core for the sets, ours and NEURON's."""
+    cell = replace(squid(500.0), sampling_ms=0.5)
+    sets = np.repeat(cell.parameters, n_sets, axis=1)
+    sets *= 1 + 0.05 * np.random.default_rng(0).standard_normal(sets.shape)
+    simulator = CellSimulator(cell.membrane)
+    simulator.simulate(replace(cell, duration_ms=1.0), sets[:, :16])  # compiles
+    failed, fired = 0, 0
+    begin, clock = time.process_time(), time.perf_counter()
+    for first in range(0, n_sets, BATCH):
+        trace, status = simulator.simulate(cell, sets[:, first : first + BATCH])
+        failed += int((status != 0).sum())
+        fired += int((trace[0, 0].max(axis=0) > 0).sum())
+    spent, waited = time.process_time() - begin, time.perf_counter() - clock
+    neuron = NeuronCell(cell, 0.01)
+    theirs = min(neuron.seconds() for _ in range(n_neuron))
+    note = f"{n_sets:,} sets of 50,000 steps; {fired:,} fired, {failed:,} failed"
+    yield compared(
+        "seconds of a core for 10,000 sets", spent / n_sets * 1e4, "s", theirs * 1e4, note
+    )
+    yield compared("the same on two cores", spent / n_sets * 5e3, "s", AIM, "half of that")
+    yield Row("waited for them, on a machine that may be busy", waited, "s")
+    exact = NeuronCell(squid(500.0)).voltage(cell.times_ms)
+    ours = simulator.simulate(cell, cell.parameters)[0][0, 0, :, 0]
+    for name, v in (("ours", ours), ("NEURON's", neuron.voltage(cell.times_ms))):
+        error = float(np.abs(v - exact).max() / np.ptp(exact))
+        yield Row(f"error of {name} steps after 500 ms", error, "of the amplitude")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sets", type=int, default=10_000)
+    parser.add_argument("--neuron-sets", type=int, default=3)
+    parser.add_argument("--cores", type=int, default=0, help="cores to use; 0 for all")
+    parser.add_argument("--out", type=Path, help="folder of the results")
+    options = parser.parse_args(arguments)
+    keep_to(options.cores)
+    rows = [accuracy(squid(50.0)), accuracy(schemes())]
+    rows += speed(options.sets, options.neuron_sets)
+    finish("cell", "Cells with fitted channels, and NEURON", rows, folder=options.out)
+
+
+if __name__ == "__main__":
+    as_script(main)
