@@ -129,6 +129,7 @@ def test_myokit_reads_the_same_of_a_heka_bundle(tmp_path: Path) -> None:
         ({"stimulus": {(1, 8): ("d", 9.0)}}, "is damaged"),
         ({"stimulus": {(1, 36): ("d", 9e-3)}}, "not as long as the samples"),
         ({"channel": {76: ("H", 7)}}, "comes from a file of its own"),
+        ({"channel": {40: ("8s", b"A")}}, "has no output in V"),
         ({"channel": {76: ("H", 1)}}, "recorded command differs from the stimulus"),
         ({"channel": {48: ("d", -0.07)}}, "recorded command differs from the stimulus"),
     ],
@@ -178,6 +179,8 @@ def test_damaged_heka_bundles_are_refused(tmp_path: Path, damage: Any, said: str
         ({104: ("d", 0.0)}, "sampled every 0 ms"),
         ({120: ("8s", b"V")}, "not along time"),
         ({68: ("B", 4)}, "recorded under current clamp"),
+        ({136: ("d", 1e-12)}, "with an offset of its own"),
+        ({70: ("B", 2), 44: ("i", 20)}, "in floating point that have a scale"),
     ],
 )
 def test_traces_of_heka_that_cannot_be_used(tmp_path: Path, trace: Any, said: str) -> None:

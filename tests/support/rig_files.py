@@ -235,7 +235,7 @@ def write_heka(
     """
     samples, n_series = bytearray(), 2 if several else 1
     current, command, sampling_ms = data
-    kind, scale = (0, 0.5e-12) if current is CURRENT else (3, 1e-12)
+    kind, scale = (0, 0.5e-12) if current is CURRENT else (3, 1.0)
 
     def record(size: int, *fields: tuple[int, str, Any]) -> bytes:
         out = bytearray(size)
@@ -271,7 +271,7 @@ def write_heka(
     def one_sweep(k: int, series: int) -> Any:
         raw = current[k] * 1e-12 / scale * (1 + series)
         rows = [one_trace("Imon-1", "A", np.rint(raw) if kind == 0 else raw, kind, scale)]
-        rows += [one_trace("Vmon", "V", command[k] / (1 + series), 2, 1e-3)]
+        rows += [one_trace("Vmon", "V", 1e-3 * command[k] / (1 + series), 3, 1.0)]
         return record(288, (40, "i", 1), (48, "d", 1e9 + 5.0 * k)), rows
 
     groups = []

@@ -273,6 +273,13 @@ class _Series:
             )
         memory.check(count, _BYTES_A_NUMBER, "numbers", self.path)
         scale = float(trace.get("d", 72))
+        if trace.get("d", 136) or (stored.kind == "f" and scale != 1):
+            raise InputError(
+                "a trace with an offset of its own, or with numbers in floating point that have a "
+                "scale besides, of which readers of such files disagree what it means; export the "
+                "series as ABF, MATLAB or NWB",
+                self.path,
+            )
         return np.frombuffer(self.data, stored, count, place).astype(float) * scale
 
     def _refuse_current_clamp(self, signals: Sequence[Signal]) -> None:
@@ -295,7 +302,8 @@ class _Series:
             notes.append("The stimulus is not in the file.")
             return None, ()
         stimulus = stimuli[place]
-        channel = next((c for c in stimulus.children if c.text(40, 8) == "V"), None)
+        # in volts, also where the unit that was shown is mV; what is not is beyond any clamp
+        channel = next((c for c in stimulus.children if c.text(40, 8) in ("V", "mV")), None)
         if channel is None:
             notes.append("The stimulus has no output in V; the command is not known.")
             return None, ()
