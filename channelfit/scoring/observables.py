@@ -274,7 +274,7 @@ def _exponential(measure: Measure, samples: Samples) -> tuple[Any, Callable[[], 
             by = fit.slope_of_amplitude(which)
             if measure.kind == "tau":
                 by = scale * fit.slope_of_tau(which)
-            by_samples[..., sweeps, :n:every] = by.reshape(*y.shape[:-2], len(sweeps), -1)
+            by_samples[..., sweeps, :n:every] = by.reshape(*y.shape[:-2], len(sweeps), by.shape[-1])
         return by_samples
 
     return value, slope

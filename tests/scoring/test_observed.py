@@ -277,6 +277,18 @@ def _compare(problem: Problem, backend: str, n: int) -> None:
     assert (local.gradient[fixed] == 0).all()
 
 
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_candidates_that_all_fail_have_no_slope(backend: str) -> None:
+    """A thread may get none but these, on a computer of many cores."""
+    problem = whole_problem()
+    points = np.full((len(problem.parameters), 1), np.nan)
+    local = make_scorer(problem, backend).linearize(points)
+    assert np.isinf(local.cost).all()
+    assert (local.status != OK).all()
+    assert (local.gradient == 0).all()
+    assert (local.hessian == 0).all()
+
+
 def test_gpus_and_processors_observe_the_same(device: str) -> None:
     """By the same arithmetic, from currents that other kernels compute."""
     problem = whole_problem()
