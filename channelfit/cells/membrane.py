@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 import sympy
 
-from channelfit.model.channel import Chain, ChannelModel, Parameter, Term
+from channelfit.model.channel import (
+    CELSIUS,
+    FARADAY,
+    GAS_CONSTANT,
+    ZERO_CELSIUS,
+    Chain,
+    ChannelModel,
+    Parameter,
+    Term,
+)
 from channelfit.model.terms import parts_of, product, symbol
 from channelfit.reading.errors import InputError
 
@@ -149,6 +158,11 @@ def _of_cell(channel: CellChannel) -> ChannelModel:
             term = replace(term, reversal=symbol("cell_reversal"))
         if term.permeability is not None:
             term = replace(term, permeability=product(symbol("scale"), term.permeability))
+            if term.ion is not None and term.ion.thermal is None:
+                # written out, so that each channel keeps a temperature of its own
+                below = symbol(CELSIUS) + sympy.Float(ZERO_CELSIUS, 17)
+                thermal = product(sympy.Float(1e3 * GAS_CONSTANT / FARADAY, 17), below)
+                term = replace(term, ion=replace(term.ion, thermal=thermal))
         else:
             term = replace(term, conductance=product(symbol("scale"), term.size))
         terms.append(term)
