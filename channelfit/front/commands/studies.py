@@ -118,7 +118,8 @@ def _identity(plan: FitPlan, scorer: Scorer, request: StudyRequest) -> dict[str,
 def _print_uncertainty(summary: dict[str, Any]) -> None:
     before, cost = summary["cost_before_refining"], summary["cost"]
     gained = f" (before refining {before:.6g})" if before > cost else ""
-    cost_line = f"cost       {cost:.6g} pA^2{gained}"
+    unit = f" {summary['cost_unit']}".rstrip()
+    cost_line = f"cost       {cost:.6g}{unit}{gained}"
     terminal.show(result_tables.result_table(summary["parameters"]), cost_line)
     if "profiles" in summary or "posterior" in summary:
         terminal.show(result_tables.profile_table(summary))

@@ -53,6 +53,7 @@ def summary_of(
         "model": fit.problem.model.name,
         "file": str(fit.file),
         "cost": found.cost,
+        "cost_unit": "pA^2" if fit.problem.has_recordings else "",
         "cost_before_refining": judged.refined_from,
         "parameters": _parameters(found, fit.problem),
         "uncertainty": as_plain(judged),
