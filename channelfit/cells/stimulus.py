@@ -73,17 +73,6 @@ class Stimulus:
         slope = (i[k + 1] - i[k]) / (t[k + 1] - t[k])
         return np.asarray(until[k] + x * (i[k] + 0.5 * slope * x))
 
-    def at(self, t_ms: float, sweep: int) -> float:
-        """Return the current at a time, pA."""
-        total = 0.0
-        for pulse in self.pulses:
-            starts = pulse.start_ms + pulse.every_ms * np.arange(pulse.count)
-            on = np.count_nonzero((t_ms >= starts) & (t_ms < starts + pulse.length_ms))
-            total += on * pulse.amplitudes[sweep % len(pulse.amplitudes)]
-        if len(self.times_ms):
-            total += np.interp(t_ms, self.times_ms, self.current_pA, left=0.0, right=0.0)
-        return float(total)
-
     def corners(self) -> np.ndarray:
         """Return the times, ms, at which the current jumps or has a corner."""
         found = [self.times_ms]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -67,6 +66,12 @@ def reference(cell: Cell, values: np.ndarray) -> np.ndarray:
 
 def _injected(cell: Cell, t_ms: float, sweep: int, middle_ms: float) -> float:
     """Return the stimulus: pulses as in the middle of this piece, a recorded current at t."""
-    pulses = replace(cell.stimulus, times_ms=np.empty(0), current_pA=np.empty(0))
-    recorded = replace(cell.stimulus, pulses=())
-    return pulses.at(middle_ms, sweep) + recorded.at(t_ms, 0)
+    total = 0.0
+    for pulse in cell.stimulus.pulses:
+        starts = pulse.start_ms + pulse.every_ms * np.arange(pulse.count)
+        on = np.count_nonzero((middle_ms >= starts) & (middle_ms < starts + pulse.length_ms))
+        total += on * pulse.amplitudes[sweep % len(pulse.amplitudes)]
+    times, current = cell.stimulus.times_ms, cell.stimulus.current_pA
+    if len(times):
+        total += float(np.interp(t_ms, times, current, left=0.0, right=0.0))
+    return total
