@@ -20,8 +20,13 @@ from support.lems import Channels
 from support.term_models import DOCUMENTS, document
 from support.truths import slow_but
 
-#: Open states of two conductances.
-REFUSED = {"hcn2_golgi": "open states of several conductances .1, 2 in scheme"}
+#: Open states of two conductances, and receptors.
+REFUSED = {
+    "hcn2_golgi": "open states of several conductances .1, 2 in scheme",
+    "ampa5": "rates that follow a ligand of the cell .glutamate",
+    "gabaa5": "rates that follow a ligand of the cell",
+    "nmda5": "rates that follow a ligand of the cell",
+}
 CLAMP = Path(__file__).parent.parent / "support" / "clamp.lems.xml"
 
 

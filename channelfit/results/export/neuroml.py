@@ -25,7 +25,7 @@ from channelfit.reading.errors import InputError
 from channelfit.results.export.ions import ions_of
 from channelfit.results.export.nmodl import ExportSettings
 from channelfit.results.export.provenance import one_line
-from channelfit.results.export.subject import SPECIFIC_CAPACITANCE, Subject
+from channelfit.results.export.subject import SET_BY_THE_CELL, SPECIFIC_CAPACITANCE, Subject
 from channelfit.scoring.neuron.nmodl import is_gate, rate_name
 from channelfit.scoring.neuron.nmodl_printer import NmodlPrinter, number
 
@@ -138,6 +138,9 @@ class _Document:
         self.known = bool(subject.membranes) or settings.capacitance_pF is not None
         self.capacitance_pF = settings.capacitance_pF
         self.types = list[ElementTree.Element]()
+        for own, known in subject.known.items():
+            if known.note == SET_BY_THE_CELL:
+                raise self._refused(f"rates that follow a ligand of the cell ({own})")
         self.scope: dict[str, Any] = {**subject.values, V.name: _VOLTAGES}
         for name, expression in self.channel.definitions:
             with np.errstate(all="ignore"):  # also of those that nothing uses

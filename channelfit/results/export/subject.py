@@ -33,6 +33,8 @@ from channelfit.search.joined_files import read_fit_file
 HOLDING_MV = -80.0
 #: pF for each um2 of membrane, which is 1 uF/cm2.
 SPECIFIC_CAPACITANCE = 0.01
+#: The note of a ligand, which is a parameter of 0 mM.
+SET_BY_THE_CELL = "a concentration that the cell's model sets"
 #: Two capacitances that differ by less are those of one cell, written twice.
 _SAME = 1e-6
 
@@ -237,7 +239,7 @@ def subject_of(
         raise error.at(file) from None
     rows = _rows_of_these_values(summary, channel.parameters, cell)
     known = {p.name: _known(rows.get(p.name, {})) for p in kept}
-    known |= {name: Known(note="a concentration that the cell's model sets") for name in ligands}
+    known |= {name: Known(note=SET_BY_THE_CELL) for name in ligands}
     return Subject(
         channel=replace(channel, parameters=kept).in_solution(),
         **_temperature(channel, fit),
