@@ -38,7 +38,9 @@ from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.scorer import make_scorer
 
 ROOT = Path(__file__).parent.parent
-MODELS = sorted([*ROOT.glob("models/*.yaml"), *ROOT.glob("models/published/*.yaml")])
+_SHIPPED = sorted([*ROOT.glob("models/*.yaml"), *ROOT.glob("models/published/*.yaml")])
+#: Without receptors, which no voltage opens.
+MODELS = [file for file in _SHIPPED if "\nligands:" not in file.read_text(encoding="utf-8")]
 #: Fits whose own file has values, and the cell whose values are taken.
 FITS = (("nav_iv_two_clamps", "0CP"), ("nav_iv_two_clamps", "80CP"), ("nav_iv_80cp", None))
 #: pF, of the cell whose conductance becomes a density; 1 uF/cm2.

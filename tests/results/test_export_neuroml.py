@@ -14,19 +14,15 @@ from channelfit.model.model_file import build_model
 from channelfit.reading.errors import InputError
 from channelfit.results.export.kinds import exported
 from channelfit.results.export.nmodl import ExportSettings
-from channelfit.results.export.subject import Subject
+from channelfit.results.export.subject import Subject, read_subject
 from support.exports import MODELS, WHOLE_CELL, exports, of, simulated, steps, subject
 from support.lems import Channels
+from support.places import ROOT
 from support.term_models import DOCUMENTS, document
 from support.truths import slow_but
 
-#: Open states of two conductances, and receptors.
-REFUSED = {
-    "hcn2_golgi": "open states of several conductances .1, 2 in scheme",
-    "ampa5": "rates that follow a ligand of the cell .glutamate",
-    "gabaa5": "rates that follow a ligand of the cell",
-    "nmda5": "rates that follow a ligand of the cell",
-}
+#: Open states of two conductances.
+REFUSED = {"hcn2_golgi": "open states of several conductances .1, 2 in scheme"}
 CLAMP = Path(__file__).parent.parent / "support" / "clamp.lems.xml"
 
 
@@ -66,6 +62,12 @@ def test_currents_of_any_terms_or_a_refusal_by_name(name: str) -> None:
 def test_what_cannot_be_said_is_refused_by_name(name: str) -> None:
     with pytest.raises(InputError, match=REFUSED[name]):
         written(subject(name))
+
+
+def test_rates_that_follow_a_ligand_are_refused() -> None:
+    receptor = read_subject(ROOT / "models" / "published" / "ampa5.yaml")
+    with pytest.raises(InputError, match="rates that follow a ligand of the cell .glutamate"):
+        written(receptor)
 
 
 def test_rates_are_written_in_neuromls_own_forms_where_they_have_them() -> None:
