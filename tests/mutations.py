@@ -416,7 +416,7 @@ FAULTS = [
     # --- drawn: files that laboratories have
     Fault(
         "abf: a command below the nominal one counts as the same",
-        "reading/formats/abf.py",
+        "reading/formats/contents.py",
         "near.append(np.abs(row[start:end] - nominal) < _NEAR_MV)",
         "near.append(row[start:end] - nominal < _NEAR_MV)",
         "formats",

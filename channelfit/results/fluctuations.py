@@ -32,7 +32,7 @@ class Fluctuations:
 
     Attributes:
         of_channels: the share of the variance of a sample that is not the amplifier's.
-        foretold: the share of that variance that the samples before it tell.
+        predictable: the share of that variance that the samples before it tell.
         neighbors: the correlation of what is left of neighboring samples that count, in their
             standard deviations, after all samples before them; 0 where the model is right.
         mean_square: of the same; 1 where the model is right.
@@ -44,7 +44,7 @@ class Fluctuations:
     """
 
     of_channels: float
-    foretold: float
+    predictable: float
     neighbors: float
     mean_square: float
     n_samples: int
@@ -61,7 +61,7 @@ class Fluctuations:
                 f"the channels make {100 * self.of_channels:.2g} % of the variance of a sample, "
                 "and the amplifier the rest: the fluctuations tell little about the channels"
             )
-        elif self.foretold < _FORGOTTEN * self.of_channels:
+        elif self.predictable < _FORGOTTEN * self.of_channels:
             found.append(
                 f"samples {self.sampling_ms:g} ms apart are too coarse for the fluctuations: the "
                 "samples before one tell next to nothing of it, so that only the size of the "
@@ -96,9 +96,9 @@ def fluctuations(
     Arguments:
         found: the uncertainty of the fit; None where it is not known.
     """
-    told, alone = scorer.predicted(values, told=True), scorer.predicted(values)
+    informed, alone = scorer.predicted(values, given_past=True), scorer.predicted(values)
     left, pairs, variances, currents, apart = [], [], [], [], [math.inf]
-    for e, after, before in zip(problem.experiments, told, alone, strict=True):
+    for e, after, before in zip(problem.experiments, informed, alone, strict=True):
         if e.recording is None or e.weight == 0:
             continue
         counts = (e.recording.weight > 0) & np.isfinite(after[..., 1])

@@ -308,7 +308,7 @@ _SUMMARY = {
     "uncertainty": _UNCERTAINTY,
     "agreement": _AGREEMENT,
     "channel_noise": {
-        **dict.fromkeys(("of_channels!", "foretold!"), NUMBER),
+        **dict.fromkeys(("of_channels!", "predictable!"), NUMBER),
         "unitary!": Listed({"voltage_mV!": NUMBER, "current_pA!": NUMBER, "name": TEXT}),
     },
     "experiments": Listed(_EXPERIMENT),

@@ -85,12 +85,12 @@ class NoiseScorer(ChannelScorer):
     def linearize(self, parameters: np.ndarray) -> Linearization:
         return self._filtered(parameters, True)
 
-    def predicted(self, values: np.ndarray, told: bool = False) -> list[np.ndarray]:
+    def predicted(self, values: np.ndarray, given_past: bool = False) -> list[np.ndarray]:
         """Return mean and standard deviation with which samples are expected at some values.
 
         Arguments:
             values: (n_parameters,), base units.
-            told: whether each sample is expected knowing those before it that count; else
+            given_past: whether each sample is expected knowing those before it that count; else
                 knowing none.
 
         Returns: for each experiment (n_sweeps, n_times_max, 2) pA; NaN after the end of a sweep,
@@ -99,7 +99,7 @@ class NoiseScorer(ChannelScorer):
         out: dict[int, np.ndarray] = {}
         for part in self.parts:
             own = np.ascontiguousarray(part.group.parameters(values[:, None])[:, 0])
-            out |= zip(part.group.places, part.predicted(own, told), strict=True)
+            out |= zip(part.group.places, part.predicted(own, given_past), strict=True)
         return [out[k] for k in range(len(out))]
 
     def _filtered(self, parameters: np.ndarray, differentiated: bool) -> Linearization:
@@ -272,11 +272,11 @@ class _Part:
         finally:
             idle.append(walk)
 
-    def predicted(self, theta: np.ndarray, told: bool) -> list[np.ndarray]:
+    def predicted(self, theta: np.ndarray, given_past: bool) -> list[np.ndarray]:
         """Return `NoiseScorer.predicted` of these experiments."""
         layout = _layout(self.group.problem.experiments, whole=True)
         out = np.full((len(layout.data), 2), np.nan)
-        if _Walk(self, layout, False).filter(theta, out, told) != OK:
+        if _Walk(self, layout, False).filter(theta, out, given_past) != OK:
             out[:] = np.nan
         out[:, 1] = np.sqrt(out[:, 1])
         return [np.where(at[..., None] >= 0, out[at], np.nan) for at in layout.places]
@@ -315,12 +315,12 @@ class _Walk:
         self.hessian = np.zeros((width, width))
 
     def filter(
-        self, theta: np.ndarray, predicted: np.ndarray | None = None, told: bool = True
+        self, theta: np.ndarray, predicted: np.ndarray | None = None, given_past: bool = True
     ) -> int:
         """Filter the samples at values (n_model_parameters,); return the status.
 
         Arguments:
-            predicted, told: what `kalmanFilter` fills, and as of `NoiseScorer.predicted`.
+            predicted, given_past: what `kalmanFilter` fills, and as of `NoiseScorer.predicted`.
         """
         layout, flags = self.layout, np.zeros(2, np.int64)
         self.create_rates(layout.voltages, theta, self.rate, self.slope)
@@ -336,7 +336,7 @@ class _Walk:
         byVoltage(*kinetic, len(layout.voltages), self.by_voltage, self.slopes)
         by_voltage = self.by_voltage, self.slopes
         filterTables(*by_voltage, *layout.tables, self.transitions, *self.states, *self.scratch)
-        moves = layout.moves if told else layout.moves * [1, 1, 1, 0]  # none counts
+        moves = layout.moves if given_past else layout.moves * [1, 1, 1, 0]  # none counts
         seen = layout.courses, moves, layout.data, self.conductances
         room = np.empty((0, 2)) if predicted is None else predicted
         results = self.sums, self.gradient, self.hessian

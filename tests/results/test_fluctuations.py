@@ -106,7 +106,7 @@ def test_fluctuations_of_the_right_model_leave_white_noise(plan):
     assert not found.remarks
     assert abs(found.mean_square - 1) < 0.3
     assert 0.5 < found.of_channels < 1
-    assert 0.3 < found.foretold / found.of_channels < 1
+    assert 0.3 < found.predictable / found.of_channels < 1
 
 
 def test_data_that_are_too_coarse_are_named(plan):

@@ -130,7 +130,7 @@ def test_the_filter_is_that_of_the_counts_written_out(problem):
     values = problem.values()
     scorer = NoiseScorer(problem)
     expected, total = _filtered(problem, values)
-    (found,) = scorer.predicted(values, told=True)
+    (found,) = scorer.predicted(values, given_past=True)
     off = np.abs(found - expected) / np.nanmax(np.abs(expected), axis=(0, 1))
     assert np.nanmax(off) < 1e-11
     assert np.array_equal(np.isnan(found), np.isnan(expected))
@@ -242,7 +242,10 @@ def test_few_channels_that_seem_fewer_than_none_keep_a_variance(problem):
     dip[:, 30:] = -60.0
     own = replace(e, recording=replace(e.recording, current_pA=dip))
     low = replace(problem, experiments=(own,))
-    (expected, _), (found,) = _filtered(low, values), NoiseScorer(low).predicted(values, told=True)
+    (expected, _), (found,) = (
+        _filtered(low, values),
+        NoiseScorer(low).predicted(values, given_past=True),
+    )
     assert np.nanmax(np.abs(found - expected)) < 1e-9 * np.nanmax(np.abs(expected))
     sigma = values[[p.name for p in problem.parameters].index("sigma")]
     assert np.nanmin(found[..., 1]) >= sigma * (1 - 1e-9)

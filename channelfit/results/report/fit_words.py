@@ -78,7 +78,7 @@ def channel_words(summary: Mapping[str, Any]) -> str:
         error = "" if row["standard_error"] is None else f" ± {row['standard_error']:.2g}"
         name = f" ({row['name']})" if row.get("name") else ""
         each.append(f"{row['current_pA']:.3g}{error} pA at {row['voltage_mV']:g} mV{name}")
-    share = found["foretold"] / found["of_channels"] if found["of_channels"] > 0 else 0.0
+    share = found["predictable"] / found["of_channels"] if found["of_channels"] > 0 else 0.0
     return (
         f"the current of one open channel is {'; '.join(each)}; channels make "
         f"{100 * found['of_channels']:.3g} % of the variance of a sample, of which the samples "
