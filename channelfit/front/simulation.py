@@ -331,6 +331,10 @@ def simulated(
 
     Raises: InputError for values at which the model has no finite current.
     """
+    try:
+        protocol.commanded(channel.ligands)
+    except InputError as error:
+        raise error.at(place) from None
     Problem(channel, (Experiment(protocol, None),)).check_memory(1, place)
     screen.warn(protocol_cautions(protocol, place))
     on_gpu = backend == "cuda" or (backend == "auto" and gpu.is_available())

@@ -91,8 +91,12 @@ def read_plan(fit_file: FitFile, read: Callable[..., Columns] = read_columns) ->
     experiments = _protocols(section) if surrogate else _experiments(section, model, read)
     experiments = _weighed(section, _clamped(section, model, experiments))
     noise, data_seed = _surrogate(section) if surrogate else (0.0, 0)
+    try:
+        problem = Problem(model, tuple(experiments))
+    except InputError as error:
+        raise error.at(file, section.key) from None
     plan = plan_search(
-        Problem(model, tuple(experiments)),
+        problem,
         section,
         document=fit_file.model_document,
         file=file,
