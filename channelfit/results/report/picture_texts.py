@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.text import Text
+if TYPE_CHECKING:  # a search names curves, and does not draw
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
 #: Points between two texts that stand beside each other.
 _APART = 4.0
