@@ -15,7 +15,10 @@ _OTHER = "#c2571a"
 
 
 def cell_figure(found: CellResult) -> Figure:
-    """Draw the stimulus, the voltage of all sweeps and, where they were kept, the currents."""
+    """Draw the stimulus, the voltage of all sweeps and, where they were kept, the currents.
+
+    Lines are those of one parameter set, with the band of all.
+    """
     cell, times = found.cell, found.cell.times_ms
     rows = len(found.control.trace)
     names = ["voltage (mV)", *(f"{name} (pA)" for name in cell.membrane.channels)]
@@ -29,11 +32,11 @@ def cell_figure(found: CellResult) -> Figure:
         for key, run in found.runs.items():
             color = _COLORS.get(key, _OTHER)
             for axis, row in zip(axes[1:], range(rows), strict=True):
-                band = run.band(row)
-                for k, (low, middle, high) in enumerate(band.transpose(1, 0, 2)):
+                one = run.trace[row][..., found.control.typical]
+                for k, (low, _, high) in enumerate(run.band(row).transpose(1, 0, 2)):
                     axis.fill_between(times, low, high, color=color, alpha=0.2, linewidth=0)
                     label = key if k == 0 else None
-                    axis.plot(times, middle, color=color, linewidth=0.9, label=label)
+                    axis.plot(times, one[k], color=color, linewidth=0.9, label=label)
                 axis.set_ylabel(names[row])
         if found.changed is not None:
             axes[1].legend(loc="upper right")

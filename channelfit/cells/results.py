@@ -39,6 +39,15 @@ class CellRun:
         """Return 2.5 %, median and 97.5 % over the sets, (3, n_sweeps, n_times)."""
         return percentiles(self.trace[row])
 
+    @property
+    def typical(self) -> int:
+        """The parameter set whose voltage is nearest to the medians over the sets.
+
+        The medians themselves are the course of no cell where spikes come at different times.
+        """
+        apart = np.abs(self.trace[0] - self.band()[1][..., None]).sum(axis=(0, 1))
+        return int(np.nanargmin(apart))
+
 
 def percentiles(values: np.ndarray) -> np.ndarray:
     """Return the percentiles `BAND` over the last axis, (3, ..); NaN where nothing is a number.

@@ -185,6 +185,8 @@ def test_a_knock_out_is_paired_with_its_own_set(squid: Cell) -> None:
     assert (low <= middle).all()
     assert (middle <= high).all()
     assert (high - low).max() > 1
+    apart = np.abs(found.control.trace[0, 0] - middle[0][:, None]).sum(axis=0)
+    assert found.control.typical == apart.argmin()
 
 
 def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
