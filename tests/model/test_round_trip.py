@@ -12,12 +12,12 @@ from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import build_protocol
 from channelfit.reading.documents import read_yaml
 from channelfit.scoring.scorer import make_scorer
+from support import exports
 from support.json_output import ran
-from support.places import MODELS
 
 pytestmark = pytest.mark.integration
 
-SHIPPED = sorted([*MODELS.glob("*.yaml"), *(MODELS / "published").glob("*.yaml")])
+SHIPPED = sorted(exports.MODELS.values())
 #: pF; at 1 uF/cm2 the membrane for which an imported density is written, 1000 um2.
 CAPACITANCE = 10.0
 #: Where another variable is in units of a current as well.
