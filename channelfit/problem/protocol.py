@@ -577,6 +577,11 @@ class Protocol:
         """Return the commands of a model's ligands, in its order.
 
         Raises: InputError where these are not the ligands of the protocol.
+
+        Example:
+            >>> from channelfit import Protocol
+            >>> Protocol.load("protocols/gaba_puff.yaml").commanded(["gaba"])[0].name
+            'gaba'
         """
         known = {one.name: one for one in self.ligands}
         if set(known) != set(ligands):
