@@ -6,7 +6,7 @@ Published: the sodium current of human atrium at 17 degC (Sakakibara et al. 1992
 Figs. 2, 5B, 7 and 8A) by three gates, and the ultrarapid potassium current there (Wang, Fermini &
 Nattel 1993, Circ Res 73:1061, Fig. 8E and F) by two states; both as digitized in the repository
 charleshouston/ion-channel-ABC. A standard error that the figure does not show is the size of its
-symbols, 0.01, and 0.02 in the recovery. For each curve the RMS of fit less observed is told, in
+symbols, 0.01, and 0.02 in the recovery. For each curve the RMS of fit less observed is given, in
 standard errors.
 
 Synthetic: curves of three shipped schemes with noise of 3 % of each number; the cost that a search

@@ -112,7 +112,7 @@ class Informed:
         return found
 
     def shares(self, pieces: Pieces) -> Array:
-        """Return how much each piece tells of each parameter, (n_pieces, n_free, n_members).
+        """Return the information of each piece on each parameter, (n_pieces, n_free, n_members).
 
         They add up to the diagonal of the information.
         """

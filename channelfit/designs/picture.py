@@ -1,4 +1,4 @@
-"""The picture of a design: command, currents, and what each segment tells of each parameter."""
+"""The picture of a design: command, currents, and each segment's information on each parameter."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _MOVES = 1 / 16, 1 / 32, 1 / 64
 
 @dataclass(frozen=True)
 class Findings:
-    """What a protocol is expected to tell.
+    """The standard errors to expect of a protocol.
 
     Attributes:
         rows: by the name of a parameter, or of two schemes, numbers by heading.
@@ -117,13 +117,13 @@ class DesignPlan(ABC):
 
     @abstractmethod
     def judged(self, protocol: Protocol) -> Findings:
-        """Return what a protocol is expected to tell."""
+        """Return the standard errors to expect of a protocol."""
 
     @abstractmethod
     def drawn(
         self, protocol: Protocol, pieces: Pieces, found: Findings
     ) -> tuple[dict[str, Array], Array]:
-        """Return currents, and how much each piece tells of each row, under an ideal clamp.
+        """Return currents, and the information of each piece on each row, under an ideal clamp.
 
         Returns: by title (n_sweeps, n_times, n) pA, the first column in front; (n_pieces, n_rows).
         """

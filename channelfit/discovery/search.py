@@ -230,9 +230,11 @@ class SchemeTasks:
             np.concatenate([given["unit"][:, :1], found.unit[:, order]], axis=1),
             _ENDS,
         )
-        cost = found.cost.copy()
+        best = float(ends.cost.min())
+        # costs with stairs compare with each other alone: those too high to be refined stay so
+        cost = np.where(found.cost < math.inf, np.maximum(found.cost, _RIVAL * best), math.inf)
         cost[order] = ends.cost[1:]
-        agreed = agreement(float(ends.cost.min()), cost[found.fresh], _AGREE, objective.floor)
+        agreed = agreement(best, cost[found.fresh], _AGREE, objective.floor)
         return _arrays_of(plan, ends.unit, ends.cost, {"agreement": agreed.as_plain()})
 
     def _assessed(self, plan: FitPlan, scorer: ChannelScorer, place: int, given: Arrays) -> Arrays:

@@ -79,7 +79,7 @@ class FileOptions:
 
     @property
     def choices(self) -> dict[str, str | None]:
-        """What the reader of the format is told, by the names of a recording's keys."""
+        """Arguments for the reader of the format, by the names of a recording's keys."""
         return {"layout": self.layout, "decimal": self.decimal, "series": self.series}
 
 

@@ -192,7 +192,7 @@ def test_files_are_fit_for_threads_and_gpus(tmp_path: Path) -> None:
             assert not re.search(r"^\s*(VERBATIM|GLOBAL|TABLE|POINTER)\b", text, re.MULTILINE)
             (tmp_path / f"{name}_{kind}.mod").write_text(text)
     if program is None:
-        pytest.skip("no nmodl here, the compiler of CoreNEURON")
+        pytest.skip("needs the nmodl of NEURON 9 or newer, the compiler of CoreNEURON")
     files = [str(file) for file in tmp_path.glob("*.mod")]
     call = [program, *files, "--output", "out", "--scratch", "scratch", "acc", "--oacc"]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=300)

@@ -55,13 +55,14 @@ class _Module(Module):
     """Writes the module."""
 
     printer_class = _JaxPrinter
+    common = Module.common.replace("max(x)", "reduce(maximum, x)")
     library = "jax.numpy"
     of_library = (
         *("einsum", "exp", "expm1", "log", "maximum", "minimum", "nan", "shape", "sqrt", "stack"),
         *("tanh", "where", "zeros"),
     )
 
-    reserved = Module.reserved | {*of_library, "reduce", "expm", "Channel", "settled", "advanced"}
+    reserved = Module.reserved | {*of_library, "reduce", "expm", "Channel", "_settled", "advanced"}
 
     def __init__(self, subject: Subject, settings: ExportSettings) -> None:
         super().__init__(subject)
@@ -96,29 +97,6 @@ def exprel(x):
     near = abs(x) < 1e-3
     away = where(near, 1.0, x)
     return where(near, 1 + x / 2 * (1 + x / 3 * (1 + x / 4 * (1 + x / 5))), expm1(away) / away)
-
-
-def settled(found, states):
-    """The steady state of a chain, by leaving out one state after the other."""
-    if not isinstance(found, dict):
-        return [1 - found, found]
-    n = len(states)
-    if n == 2:
-        a, b = found[states[0], states[1]], found[states[1], states[0]]
-        return [b / (a + b), a / (a + b)]
-    k = [[found.get((a, b), 0.0) for b in states] for a in states]
-    for last in range(n - 1, 0, -1):
-        out = sum(k[last][:last])
-        for i in range(last):
-            k[i][last] = k[i][last] / out
-            for j in range(last):
-                k[i][j] = k[i][j] + k[i][last] * k[last][j]
-    x = [1.0]
-    for j in range(1, n):
-        x.append(sum(x[i] * k[i][j] for i in range(j)))
-        top = reduce(maximum, x)
-        x = [y / top for y in x]
-    return [y / sum(x) for y in x]
 
 
 def advanced(x, found, states, dt, v):
@@ -173,7 +151,7 @@ class NAME(Channel):
     def init_state(self, states, v, params, delta_t):
         """The steady state at a voltage."""
         found = rates(v, self._parameters(params))
-        return self._named({n: settled(found[n], CHAINS[n][0]) for n in CHAINS})
+        return self._named({n: _settled(found[n], CHAINS[n][0]) for n in CHAINS})
 
     def _parameters(self, params):
         return {key: params[f"{self._name}_{key}"] for key in PARAMETERS}

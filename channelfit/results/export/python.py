@@ -33,6 +33,47 @@ _RESERVED = frozenset(
 )
 
 
+_COMMON = f'''\
+def ghk(v, inside, outside, z, thermal):
+    """The current (pA) of 1 um3/ms of permeability, after Goldman, Hodgkin and Katz.
+
+    thermal is RT/F in mV.
+    """
+    u = z * v / thermal
+    return 0.001 * z * {FARADAY!r} * (inside / exprel(-u) - outside / exprel(u))
+
+
+def open_probability(occupancies):
+    """The open probability of each chain, from the occupancies of all of them."""
+    opened = {{}}
+    for name, (_, sizes, power) in CHAINS.items():
+        opened[name] = sum(x * s for x, s in zip(occupancies[name], sizes)) ** power
+    return opened
+
+
+def _settled(found, states):
+    """The steady state of a chain, by leaving out one state after the other."""
+    if not isinstance(found, dict):
+        return [1 - found, found]
+    n = len(states)
+    if n == 2:
+        a, b = found[states[0], states[1]], found[states[1], states[0]]
+        return [b / (a + b), a / (a + b)]
+    k = [[found.get((a, b), 0.0) for b in states] for a in states]
+    for last in range(n - 1, 0, -1):
+        out = sum(k[last][:last])
+        for i in range(last):
+            k[i][last] = k[i][last] / out
+            for j in range(last):
+                k[i][j] = k[i][j] + k[i][last] * k[last][j]
+    x = [1.0]
+    for j in range(1, n):
+        x.append(sum(x[i] * k[i][j] for i in range(j)))
+        top = max(x)
+        x = [y / top for y in x]
+    return [y / sum(x) for y in x]'''
+
+
 def python(subject: Subject, settings: ExportSettings) -> str:
     """Return the channel as the text of a Python module."""
     return Module(subject).text()
@@ -74,11 +115,13 @@ class Module:
         printer_class: writes expressions.
         library: the module from which functions are taken; of_library: those that it may need.
         reserved: names that the module has for itself.
+        common: functions that need nothing of a library.
         doc, rest: the texts before and behind what is the channel's own.
     """
 
     printer_class: type[PythonPrinter] = PythonPrinter
     reserved = _RESERVED
+    common = _COMMON
     library = "math"
     of_library: tuple[str, ...] = ("exp", "expm1", "log", "nan", "sqrt", "tanh")
 
@@ -93,7 +136,7 @@ class Module:
 
     def text(self) -> str:
         own = [self._parameters(), self._chains(), self._rates(), self._currents()]
-        body = "\n\n\n".join([*own, COMMON, self.rest])
+        body = "\n\n\n".join([*own, self.common, self.rest])
         used = [name for name in self.of_library if re.search(rf"\b{name}\b", body)]
         return f"{self._head()}\n\nfrom {self.library} import {', '.join(used)}\n\n{body}"
 
@@ -235,24 +278,6 @@ _DOC = '''\
 Units are ms, mV, nS and pA. `simulate([(-80, 10), (20, 100), (-40, 50)])` gives the current under
 three steps. Other values: `simulate(steps, p={**PARAMETERS, "NAME": VALUE})`.
 """'''
-#: Functions that need nothing of a library.
-COMMON = f'''\
-def ghk(v, inside, outside, z, thermal):
-    """The current (pA) of 1 um3/ms of permeability, after Goldman, Hodgkin and Katz.
-
-    thermal is RT/F in mV.
-    """
-    u = z * v / thermal
-    return 0.001 * z * {FARADAY!r} * (inside / exprel(-u) - outside / exprel(u))
-
-
-def open_probability(occupancies):
-    """The open probability of each chain, from the occupancies of all of them."""
-    opened = {{}}
-    for name, (_, sizes, power) in CHAINS.items():
-        opened[name] = sum(x * s for x, s in zip(occupancies[name], sizes)) ** power
-    return opened'''
-
 _REST = '''\
 def exprel(x):
     """(exp(x) - 1)/x, which is 1 at 0."""
@@ -314,28 +339,6 @@ def _propagator(found, states, h):
         return relaxed
     matrix = _exponential(found, states, h)
     return lambda x: [sum(m * y for m, y in zip(row, x)) for row in matrix]
-
-
-def _settled(found, states):
-    """The steady state of a chain, by leaving out one state after the other."""
-    if not isinstance(found, dict):
-        return [1 - found, found]
-    n = len(states)
-    if n == 2:
-        a, b = found[states[0], states[1]], found[states[1], states[0]]
-        return [b / (a + b), a / (a + b)]
-    k = [[found.get((a, b), 0.0) for b in states] for a in states]
-    for last in range(n - 1, 0, -1):
-        out = sum(k[last][:last])
-        for i in range(last):
-            k[i][last] /= out
-            for j in range(last):
-                k[i][j] += k[i][last] * k[last][j]
-    x = [1.0]
-    for j in range(1, n):
-        x.append(sum(x[i] * k[i][j] for i in range(j)))
-        x = [y / max(x) for y in x]
-    return [y / sum(x) for y in x]
 
 
 def _exponential(found, states, h):
