@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from channelfit.front.batches import Batch as Batch
     from channelfit.front.batches import fit_batch as fit_batch
     from channelfit.front.cable import fhn as fhn
+    from channelfit.front.cells import CellSimulation as CellSimulation
+    from channelfit.front.cells import cell as cell
     from channelfit.front.curves import CurveFits as CurveFits
     from channelfit.front.curves import fit_curves as fit_curves
     from channelfit.front.designing import Design as Design
@@ -44,6 +46,7 @@ __version__ = "0.1.0"
 #: Public names and where they live. Loaded when first used, so that `channelfit --help` is quick.
 _PUBLIC = {
     "Batch": "front.batches",
+    "CellSimulation": "front.cells",
     "Comparison": "front.studies",
     "Cost": "search.cost",
     "CurveFits": "front.curves",
@@ -59,6 +62,7 @@ _PUBLIC = {
     "Recording": "problem.recording",
     "Simulation": "front.simulation",
     "Uncertainty": "front.studies",
+    "cell": "front.cells",
     "compare": "front.studies",
     "design": "front.designing",
     "discover": "front.discoveries",
@@ -74,6 +78,7 @@ _PUBLIC = {
 }
 __all__ = [
     "Batch",
+    "CellSimulation",
     "Comparison",
     "Cost",
     "CurveFits",
@@ -90,7 +95,9 @@ __all__ = [
     "Simulation",
     "Uncertainty",
     "__version__",
+    "cell",
     "compare",
+    "design",
     "discover",
     "export",
     "fhn",

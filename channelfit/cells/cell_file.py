@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from channelfit.cells.membrane import CAPACITANCE, LEAK, CellChannel, Membrane, joined
 from channelfit.cells.stimulus import Pulse, Stimulus
 from channelfit.model.channel import ChannelModel
+from channelfit.model.model import Model
 from channelfit.reading.csv_tables import delimiter_of
 from channelfit.reading.documents import Section, read_membrane, read_yaml
 from channelfit.reading.errors import Caution, InputError, shown
@@ -23,7 +25,7 @@ from channelfit.reading.tables import column, read_columns
 from channelfit.reading.texts import decoded
 from channelfit.reading.units import Membrane as Size
 from channelfit.reading.units import parse_quantity, unit_factor
-from channelfit.search.joined_files import read_fit_file
+from channelfit.search.joined_files import FitFile, read_fit_file
 from channelfit.search.overrides import override
 
 #: pF/um2: the capacitance of a membrane of which only the area is known, 1 uF/cm2.
@@ -81,7 +83,10 @@ def load_cell(path: Path, overrides: Sequence[str] = ()) -> Cell:
 
 
 def read_cell(root: Section) -> Cell:
-    """Return the cell of a section of the keys of a cell file."""
+    """Return the cell of a section of the keys of a cell file.
+
+    From Python the `model` of a channel may be a `Model`, and its `samples` a mapping of columns.
+    """
     root.expect(KEYS["cell"])
     for key in ("description", "source"):
         root.text(key)
@@ -170,8 +175,7 @@ def _read_channel(
     section: Section, name: str, size: Size, celsius: float | None
 ) -> tuple[CellChannel, list[Caution]]:
     section.expect(KEYS["cell channel"])
-    file = section.existing(section.text("model"), "model")
-    fit_file = read_fit_file(file)
+    fit_file = _model_of(section)
     if fit_file.is_function:
         raise section.error("a function has no currents", "model")
     own = fit_file.document.get("temperature")
@@ -213,6 +217,14 @@ def _read_channel(
     return channel, cautions
 
 
+def _model_of(section: Section) -> FitFile:
+    given = section.take("model")
+    if isinstance(given, Model):
+        place = Path(section.file or "")
+        return FitFile(given.document, place, place)
+    return read_fit_file(section.existing(section.text("model"), "model"))
+
+
 def _with_values(section: Section, model: ChannelModel) -> ChannelModel:
     """Return a model with the values that the cell file gives; all of them must be known."""
     values = dict(section.rows("values", {}))
@@ -240,27 +252,43 @@ def _read_samples(
     section: Section, model: ChannelModel, cautions: list[Caution]
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names and the values (n_names, n_rows) of a table that may also hold texts."""
+    place, columns = _sample_columns(section)
+    names = tuple(name for name in model.parameter_names if name in columns)
+    if not names:
+        known = ", ".join(model.parameter_names)
+        raise section.error(f"{place} has no column of a parameter; these are {known}", "samples")
+    try:
+        values: np.ndarray = np.stack(
+            [np.ma.asarray(columns[n], float).filled(np.nan) for n in names]
+        )
+    except (TypeError, ValueError) as error:
+        raise section.error(f"{place}: {error}", "samples") from None
+    whole = ~np.isnan(values).any(axis=0)
+    if values.ndim != 2 or not whole.any() or not np.isfinite(values[:, whole]).all():
+        raise section.error(f"{place} has no rows of finite numbers", "samples")
+    if not whole.all():
+        text = f"{(~whole).sum()} of {whole.size} rows have an empty cell"
+        cautions.append(
+            Caution(f"{section.file}: {section.path('samples')}", text, "they are left out")
+        )
+    return names, values[:, whole]
+
+
+def _sample_columns(section: Section) -> tuple[str, Mapping[str, Any]]:
+    """Return the place of a table and its columns by name, an empty cell as NaN."""
+    given = section.take("samples")
+    if isinstance(given, Mapping):
+        return "the table", given
     file = section.existing(section.text("samples"), "samples")
     text = decoded(file.read_bytes(), file)
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     head, *rows = csv.reader(lines, delimiter=delimiter_of(lines[0])) if lines else [[]]
-    names = [name for name in model.parameter_names if name in head]
-    if not names:
-        known = ", ".join(model.parameter_names)
-        raise section.error(f"{file} has no column of a parameter; these are {known}", "samples")
-    places = [head.index(name) for name in names]
-    cells = [[row[k].strip() if k < len(row) else "" for k in places] for row in rows]
-    whole = [row for row in cells if all(row)]
-    try:
-        values = np.array(whole, dtype=float).T
-    except ValueError as error:
-        raise section.error(f"{file}: {error}", "samples") from None
-    if not values.size or not np.isfinite(values).all():
-        raise section.error(f"{file} has no rows of finite numbers", "samples")
-    if len(whole) < len(cells):
-        text = f"{len(cells) - len(whole)} of {len(cells)} rows have an empty cell"
-        cautions.append(Caution(str(file), text, "they are left out"))
-    return tuple(names), values
+    if twice := [name for k, name in enumerate(head) if name and name in head[:k]]:
+        raise section.error(f"{file} has two columns named {shown(twice[0])}", "samples")
+    return str(file), {
+        name: [(row[k].strip() if k < len(row) else "") or "nan" for row in rows]
+        for k, name in enumerate(head)
+    }
 
 
 def _read_stimulus(section: Section, size: Size) -> Stimulus:

@@ -87,6 +87,11 @@ class CellResult:
         both = {CONTROL: self.control, CHANGED: self.changed}
         return {name: run for name, run in both.items() if run is not None}
 
+    @property
+    def ends(self) -> dict[str, int]:
+        """The endings of the names of columns, and the places of their percentiles in `BAND`."""
+        return {"_low": 0, "": 1, "_high": 2} if self.cell.n_sets > 1 else {"": 1}
+
     def summary(self) -> Iterator[tuple[int, str, dict[str, np.ndarray]]]:
         """Yield sweep, measure and its percentiles (3,) by run; of two also of the difference.
 
@@ -101,21 +106,25 @@ class CellResult:
                 if any(np.isfinite(x).any() for x in values.values()):
                     yield sweep, name, {key: percentiles(x) for key, x in values.items()}
 
-    def trace_table(self) -> str:
-        """Return CSV: time, and of each sweep and run median and band of the voltage and currents.
+    def bands(self) -> dict[str, np.ndarray]:
+        """Return by name median and band of voltage and currents of each sweep and run, (n_times,).
 
-        Columns end in _low, _high for 2.5 % and 97.5 %; without them where there is one set.
+        Names end in _low, _high for 2.5 % and 97.5 %; without them where there is one set.
         """
-        columns = [("time_ms", self.cell.times_ms)]
+        columns: dict[str, np.ndarray] = {}
         names = ["voltage_mV", *(f"{name}_pA" for name in self.cell.membrane.channels)]
-        ends = {"_low": 0, "": 1, "_high": 2} if self.parameters.shape[1] > 1 else {"": 1}
+        ends = self.ends
         for key, run in self.runs.items():
             for row in range(len(run.trace)):
                 band = run.band(row)
                 for sweep in range(band.shape[1]):
                     head = f"sweep_{sweep + 1}_{key}_{names[row]}"
-                    columns += [(head + end, band[k, sweep]) for end, k in ends.items()]
-        return csv_table(columns, digits=9)
+                    columns |= {head + end: band[k, sweep] for end, k in ends.items()}
+        return columns
+
+    def trace_table(self) -> str:
+        """Return CSV: time, and the `bands`."""
+        return csv_table([("time_ms", self.cell.times_ms), *self.bands().items()], digits=9)
 
     def measure_table(self) -> str:
         """Return CSV: the measures of every run, sweep and parameter set, a row each."""

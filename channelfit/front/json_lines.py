@@ -78,7 +78,7 @@ EVENTS: Mapping[str, Mapping[str, str]] = {
 #: The keys of every line, before those of its event.
 EVERY_LINE: Mapping[str, str] = {
     "event": "one of those below",
-    "verb": "the command: optimize, uncertainty, discover, batch, curves, fhn, run",
+    "verb": "the command: optimize, uncertainty, discover, batch, curves, cell, fhn, run",
     "seconds": "since the command began",
 }
 

@@ -17,13 +17,13 @@ class Table:
     ``table.loc["gmax", "value"]`` one entry, as in a DataFrame of pandas.
     """
 
-    def __init__(self, rows: Mapping[str, Mapping[str, Any]], columns: Sequence[str]) -> None:
+    def __init__(self, rows: Mapping[Any, Mapping[str, Any]], columns: Sequence[str]) -> None:
         self._rows = {name: {c: row.get(c) for c in columns} for name, row in rows.items()}
         self.columns = list(columns)
         self.loc = _RowsByName(self._rows)
 
     @property
-    def index(self) -> list[str]:
+    def index(self) -> list[Any]:
         """The names of the rows."""
         return list(self._rows)
 
@@ -40,7 +40,9 @@ class Table:
 
     def _texts(self) -> list[list[str]]:
         rows = [["", *self.columns]]
-        rows += [[name, *(_text(row[c]) for c in self.columns)] for name, row in self._rows.items()]
+        rows += [
+            [str(name), *(_text(row[c]) for c in self.columns)] for name, row in self._rows.items()
+        ]
         return rows
 
     def __repr__(self) -> str:
@@ -62,7 +64,7 @@ class Table:
 class _RowsByName:
     """The rows of a table, by name, and their entries, by name of row and column."""
 
-    def __init__(self, rows: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(self, rows: Mapping[Any, Mapping[str, Any]]) -> None:
         self._rows = rows
 
     def __getitem__(self, place: str | tuple[str, str]) -> Any:
@@ -77,7 +79,7 @@ def _text(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def table_of(rows: Mapping[str, Mapping[str, Any]], columns: Sequence[str]) -> Any:
+def table_of(rows: Mapping[Any, Mapping[str, Any]], columns: Sequence[str]) -> Any:
     """Return a DataFrame of pandas where it is installed, else a `Table`.
 
     Arguments:

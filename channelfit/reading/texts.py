@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.shipped import hint_at_examples
 
 #: Byte order marks and the encodings of text that begins with them, the longest first.
@@ -26,6 +26,19 @@ _XML = re.compile(r"\s*<(\?xml|sbml|\w+:)")
 def names_in(text: str) -> tuple[str, ...]:
     """Return the names in a text such as ``A01, B03``."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def pairs_in(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
+    """Split NAME=VALUE. Raises: InputError for a text without = and a name given twice."""
+    found: list[tuple[str, str]] = []
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise InputError(f"{option} wants NAME=VALUE, not {shown(text)}")
+        if name.strip() in dict(found):
+            raise InputError(f"{option} gives {shown(name.strip())} twice")
+        found.append((name.strip(), value.strip()))
+    return found
 
 
 def in_columns(

@@ -103,7 +103,8 @@ def test_a_mistake_is_the_last_line(tmp_path: Path) -> None:
     none = tmp_path / "none"
     verbs = ("optimize", "curves", "fhn", "batch", "run")
     going_on = [(verb, "--resume", none) for verb in verbs]
-    files = [("optimize", none), ("uncertainty", none), ("curves", "boltzmann", none)]
+    files = [(verb, none) for verb in ("optimize", "uncertainty", "cell")]
+    files.append(("curves", "boltzmann", none))
     for words in (*files, ("fhn", "--a", "1:2"), *going_on):
         result = refused(*words, "--json")
         end = check(result.stdout, str(words[0]))[-1]

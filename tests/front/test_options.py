@@ -12,6 +12,7 @@ from channelfit.front.commands.inputs import changes_of
 from channelfit.front.main import main
 from channelfit.front.options import kept_options, overrides_of
 from channelfit.front.verbs.batch import BatchOptions
+from channelfit.front.verbs.cell import CellOptions
 from channelfit.front.verbs.curves import CurvesOptions
 from channelfit.front.verbs.discover import DiscoverOptions
 from channelfit.front.verbs.fhn import FhnOptions
@@ -35,6 +36,7 @@ TABLES = {
     "discover": (DiscoverOptions, cf.discover, {"experiments", "schemes"}),
     "design": (DesignOptions, cf.design, {"values", "progress"}),
     "batch": (BatchOptions, cf.fit_batch, set()),
+    "cell": (CellOptions, cf.cell, set()),
     "curves": (CurvesOptions, cf.fit_curves, set()),
     "uncertainty": (UncertaintyOptions, cf.uncertainty, {"progress"}),
     "compare": (CompareOptions, cf.compare, {"progress"}),

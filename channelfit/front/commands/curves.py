@@ -27,6 +27,7 @@ from channelfit.front.unfinished import UnfinishedRun
 from channelfit.front.verbs.curves import CurvesOptions
 from channelfit.reading.errors import InputError, printable, shown
 from channelfit.reading.files import whole, writing
+from channelfit.reading.texts import pairs_in
 from channelfit.reading.units import parse_quantity
 from channelfit.results.quality import TOO_FEW, too_few
 from channelfit.results.report import plots, terminal
@@ -147,8 +148,8 @@ def formula_and_inputs(options: CurvesOptions) -> tuple[Curve, dict[str, Path]]:
     """Return the curve as options change it, and the files of its inputs by name."""
     formula = load_curve(options.curve)
     formula = formula.fitted_by(options.likelihood, options.loss, options.f_scale)
-    held = {name: _number(name, value) for name, value in _pairs(options.fixed, "--fix")}
-    files = {name: Path(file) for name, file in _pairs(options.inputs, "--input")}
+    held = {name: _number(name, value) for name, value in pairs_in(options.fixed, "--fix")}
+    files = {name: Path(file) for name, file in pairs_in(options.inputs, "--input")}
     return formula.with_fixed(held), files
 
 
@@ -238,19 +239,6 @@ def _summary(
             }
             for p, row, error in zip(curve.free, quantiles.tolist(), errors.tolist(), strict=True)
         }  # fmt: skip
-    return found
-
-
-def _pairs(texts: Sequence[str], option: str) -> list[tuple[str, str]]:
-    """Split NAME=VALUE. Raises: InputError for a text without = and a name given twice."""
-    found: list[tuple[str, str]] = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip() or not value.strip():
-            raise InputError(f"{option} wants NAME=VALUE, not {shown(text)}")
-        if name.strip() in dict(found):
-            raise InputError(f"{option} gives {shown(name.strip())} twice")
-        found.append((name.strip(), value.strip()))
     return found
 
 

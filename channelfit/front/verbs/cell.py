@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from channelfit.front.options import command, file_path, option, path_argument, set_option
+from channelfit.front.options import (
+    command,
+    file_path,
+    json_option,
+    option,
+    path_argument,
+    quiet_option,
+    set_option,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +37,7 @@ class CellOptions:
       channelfit cell my_cell.yaml --knock-out na --currents --out figures/no_na
     """
 
-    file: Path = path_argument("file", metavar="CELL")
+    file: Path = path_argument("file", metavar="CELL", python="cell")
     out: Path | None = file_path(
         "--out",
         "PREFIX",
@@ -41,7 +49,6 @@ class CellOptions:
         multiple=True,
         metavar="NAME",
         help="Simulate the cell once more without this channel. Several may be given.",
-        python=None,
     )
     scale: tuple[str, ...] = option(
         "--scale",
@@ -49,16 +56,16 @@ class CellOptions:
         metavar="NAME=FACTOR",
         help="Simulate the cell once more with the current of this channel times a factor, as "
         "with a drug that blocks a part of it. Several may be given.",
-        python=None,
     )
     currents: bool = option(
         "--currents",
         is_flag=True,
         help="Keep the currents of all channels under the cell's own potential, which an "
         "action-potential clamp measures.",
-        python=None,
     )
     overrides: tuple[str, ...] = set_option()
+    quiet: bool = quiet_option("the paths of the files")
+    as_json: bool = json_option()
 
 
 cell = command(CellOptions, "cell")
