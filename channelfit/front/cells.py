@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from channelfit.front.studies import Uncertainty
 from channelfit.front.table import table_of
 from channelfit.problem.statuses import OK
 from channelfit.reading.documents import Section
-from channelfit.reading.errors import InputError, shown
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.files import write_text, writing
 from channelfit.reading.plain import plain
 from channelfit.results.report.terminal import SearchScreen
@@ -219,7 +220,9 @@ def cell(
         (array([[1., 1., 1.]]), array([[0., 0., 0.]]))
     """
     if isinstance(cell, Mapping):
-        read = read_cell(Section(_document(cell), CALL))
+        doubts: list[Caution] = []
+        read = read_cell(Section(_document(cell, doubts), CALL))
+        read = replace(read, cautions=(*doubts, *read.cautions))
     else:
         read = load_cell(Path(cell))
     knocked = [knock_out] if isinstance(knock_out, str) else knock_out
@@ -252,18 +255,22 @@ def factors(knock_out: Sequence[str], scale: Mapping[str, Any]) -> dict[str, flo
     return found
 
 
-def _document(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a cell as plain data, but for models and samples in memory."""
+def _document(given: Mapping[str, Any], doubts: list[Caution]) -> dict[str, Any]:
+    """Return the keys of a cell as plain data, but for models and samples in memory.
+
+    Arguments:
+        doubts: of the samples are added to them.
+    """
     rows = given.get("channels")
     found = plain({key: value for key, value in given.items() if key != "channels"})
     if isinstance(rows, Mapping):
-        found["channels"] = {name: _channel(name, row) for name, row in rows.items()}
+        found["channels"] = {name: _channel(name, row, doubts) for name, row in rows.items()}
     elif "channels" in given:
         found["channels"] = plain(rows, "channels")
     return {"name": "cell", **found}
 
 
-def _channel(name: str, row: Any) -> Any:
+def _channel(name: str, row: Any, doubts: list[Caution]) -> Any:
     """Return the keys of a channel as plain data, but for a model and samples in memory."""
     place = f"channels.{name}"
     if not isinstance(row, Mapping):
@@ -273,11 +280,11 @@ def _channel(name: str, row: Any) -> Any:
         model = row["model"].model if isinstance(row["model"], Fit) else row["model"]
         found["model"] = _path_or(model)
     if "samples" in row:
-        found["samples"] = _path_or(_samples(row["samples"], f"{place}.samples"))
+        found["samples"] = _path_or(_samples(row["samples"], f"{place}.samples", doubts))
     return found
 
 
-def _samples(given: Any, place: str) -> Any:
+def _samples(given: Any, place: str, doubts: list[Caution]) -> Any:
     """Return samples of parameters as columns by name; a path, and what is none, as it is."""
     if isinstance(given, Uncertainty):
         if given.posterior is None:
@@ -285,6 +292,8 @@ def _samples(given: Any, place: str) -> Any:
             raise InputError(what, CALL, place)
         given = given.posterior
     if isinstance(given, Posterior):
+        advice = "the bands rest on these samples"
+        doubts += [Caution(f"{CALL}: {place}", text, advice) for text in given.warnings]
         return dict(zip(given.names, given.samples, strict=True))
     if hasattr(given, "columns"):  # a frame of pandas
         return {name: given[name] for name in given.columns}

@@ -98,19 +98,19 @@ def test_a_knock_out_is_the_cell_without_the_channel() -> None:
 
 def test_posteriors_frames_and_gaps_become_the_same_columns() -> None:
     values = np.array(SAMPLES["a1"])
-    posterior = Posterior(("a1",), values[None], 1, 5, 0, np.ones(1), np.ones(1), 0.3, ())
-    given: list[Any] = [posterior, {"a1": np.ma.masked_less([*values, 0.0], 0.001)}]
+    posterior = Posterior(
+        ("a1",), values[None], 1, 5, 0, np.ones(1), np.ones(1), 0.3, ("too short",)
+    )
+    given: list[Any] = [{"a1": np.ma.masked_less([*values, 0.0], 0.001)}]
+    given.append(posterior)
     pandas = pytest.importorskip("pandas")
     given.append(pandas.DataFrame({"a1": [*values, None]}))
     short = axon(duration=2)
     expected = cf.cell(short).voltage_mV["control"]
     for samples in given:
         short["channels"]["k"]["samples"] = samples
-        if samples is posterior:
+        with pytest.warns(cf.InputWarning, match=r"channels.k.samples.*(1 of 6 rows|too short)"):
             voltage = cf.cell(short).voltage_mV
-        else:
-            with pytest.warns(cf.InputWarning, match=r"channels.k.samples.*1 of 6 rows"):
-                voltage = cf.cell(short).voltage_mV
         assert np.array_equal(voltage["control"], expected)
 
 
@@ -144,3 +144,24 @@ def test_mistakes_name_their_place(
         cell |= changes
     with pytest.raises(cf.InputError, match=message):
         cf.cell(cell, **given)
+
+
+@pytest.mark.integration
+@pytest.mark.filterwarnings("ignore::channelfit.InputWarning")  # the chain is too short
+def test_a_fit_and_its_posterior_are_what_their_files_say(tmp_path: Path) -> None:
+    fit = cf.fit(MODELS / "k_hh_gate.yaml", seed=1)
+    cell = axon()
+    cell["channels"]["k"] = {"model": fit, "samples": cf.uncertainty(fit), "scale": 70}
+    with pytest.raises(cf.InputError, match="channels.k.samples: has no posterior"):
+        cf.cell(cell)
+    sure = cf.uncertainty(fit, posterior=100)
+    cell["channels"]["k"]["samples"] = sure
+    in_memory = cf.cell(cell).voltage_mV["control"]
+    saved = fit.save(tmp_path / "k")
+    sure.save(tmp_path / "sure")
+    files = {"model": saved / "fit.yaml", "samples": tmp_path / "sure" / "posterior.csv"}
+    cell["channels"]["k"] |= files
+    assert in_memory.std(axis=-1).max() > 0.1
+    by_files = cf.cell(cell).voltage_mV["control"]
+    # tables have nine digits; the second sweep is far from the threshold, which magnifies the tenth
+    assert np.abs(by_files - in_memory)[1].max() < 1e-4
