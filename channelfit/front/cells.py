@@ -272,15 +272,17 @@ def _document(given: Mapping[str, Any], doubts: list[Caution]) -> dict[str, Any]
 
 def _channel(name: str, row: Any, doubts: list[Caution]) -> Any:
     """Return the keys of a channel as plain data, but for a model and samples in memory."""
-    place = f"channels.{name}"
+    place, found = f"channels.{name}", {}
     if not isinstance(row, Mapping):
         return plain(row, place)
-    found = plain({k: v for k, v in row.items() if k not in ("model", "samples")}, place)
-    if "model" in row:
-        model = row["model"].model if isinstance(row["model"], Fit) else row["model"]
-        found["model"] = _path_or(model)
-    if "samples" in row:
-        found["samples"] = _path_or(_samples(row["samples"], f"{place}.samples", doubts))
+    for key, value in row.items():
+        if key == "samples":
+            value = _samples(value, f"{place}.{key}", doubts)
+        elif isinstance(value, Fit):
+            value = value.model
+        if isinstance(value, os.PathLike):
+            value = os.fspath(value)
+        found[key] = value if key in ("model", "samples") else plain(value, f"{place}.{key}")
     return found
 
 
@@ -298,7 +300,3 @@ def _samples(given: Any, place: str, doubts: list[Caution]) -> Any:
     if hasattr(given, "columns"):  # a frame of pandas
         return {name: given[name] for name in given.columns}
     return given
-
-
-def _path_or(given: Any) -> Any:
-    return os.fspath(given) if isinstance(given, os.PathLike) else given

@@ -189,20 +189,6 @@ def test_a_knock_out_is_paired_with_its_own_set(squid: Cell) -> None:
     assert found.control.typical == apart.argmin()
 
 
-def test_the_command_writes_what_it_says(tmp_path: Path) -> None:
-    words = ["cell", str(SQUID), "--set", "duration=12", "--scale", "k=0.5", "--currents"]
-    done = CliRunner().invoke(main, [*words, "--out", str(tmp_path / "a")], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    assert "mV from half of it" in done.output
-    table = np.genfromtxt(tmp_path / "a.csv", delimiter=",", names=True)
-    assert len(table) == 1201
-    assert len(table.dtype.names) == 1 + 2 * 4
-    assert table["sweep_1_changed_voltage_mV"].max() > table["sweep_1_control_voltage_mV"].max()
-    rows = (tmp_path / "a-measures.csv").read_text().splitlines()
-    assert [row.split(",")[0] for row in rows] == ["run", "control", "changed"]
-    assert (tmp_path / "a.png").stat().st_size > 1000
-
-
 @pytest.mark.parametrize("words", [["--knock-out", "zz"], ["--scale", "k"], ["--scale", "k=-1"]])
 def test_a_channel_that_is_not_there_is_refused(words: list[str]) -> None:
     done = CliRunner().invoke(main, ["cell", str(SQUID), *words])

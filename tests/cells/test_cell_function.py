@@ -9,27 +9,18 @@ import numpy as np
 import pytest
 
 import channelfit as cf
+from channelfit.reading.documents import dump_yaml
+from channelfit.reading.plain import plain
 from channelfit.results.uncertainty.posterior import Posterior
 from support.json_output import ran, summary
 from support.places import ROOT
 
 MODELS = ROOT / "models"
 SAMPLES = {"a1": [0.009, 0.0095, 0.01, 0.0105, 0.011], "other": ["a", "b", "c", "d", "e"]}
-FILE = f"""\
-name: axon
-membrane: {{area: 1000 um2, leak: {{conductance: 0.3 mS/cm2, reversal: -54.387 mV}}}}
-channels:
-  na: {{model: {MODELS / "na_hh.yaml"}, conductance: 120 mS/cm2, reversal: 50 mV}}
-  k: {{model: {MODELS / "k_hh_gate.yaml"}, conductance: 36 mS/cm2, reversal: -77 mV,
-    samples: k.csv}}
-stimulus: {{pulses: [{{amplitude: [10 uA/cm2, 20 uA/cm2], start: 1 ms, for: 5 ms}}]}}
-duration: 12 ms
-sampling: 50 us
-"""
 
 
 def axon(**changes: Any) -> dict[str, Any]:
-    """The cell of `FILE` as a mapping, with a model and samples in memory."""
+    """A cell as a mapping, with a model and samples in memory."""
     own = {"model": MODELS / "na_hh.yaml", "conductance": "120 mS/cm2", "reversal": np.float64(50)}
     k = {"model": cf.Model.load(MODELS / "k_hh_gate.yaml"), "samples": SAMPLES}
     return {
@@ -53,7 +44,11 @@ def test_a_mapping_says_what_a_file_says(tmp_path: Path, found: cf.CellSimulatio
     rows = zip(*SAMPLES.values(), strict=True)
     table = "\n".join(["a1,other", *(f"{a},{b}" for a, b in rows)])
     (tmp_path / "k.csv").write_text(table)
-    (tmp_path / "cell.yaml").write_text(FILE)
+    document = axon(name="axon")
+    document["channels"]["k"] |= {"model": MODELS / "k_hh_gate.yaml", "samples": "k.csv"}
+    for row in document["channels"].values():
+        row["model"] = str(row["model"])
+    (tmp_path / "cell.yaml").write_text(dump_yaml(plain(document)))
     by_file = cf.cell(tmp_path / "cell.yaml", scale={"k": 0.5}, currents=True)
     for run, voltage in by_file.voltage_mV.items():
         assert voltage.shape == (2, len(found.time_ms), 5)
@@ -62,9 +57,17 @@ def test_a_mapping_says_what_a_file_says(tmp_path: Path, found: cf.CellSimulatio
     printed = ran("cell", tmp_path / "cell.yaml", *words)
     assert summary(printed.stdout) == by_file.summary
     assert printed.stderr == ""
+    shown = ran(
+        "cell", tmp_path / "cell.yaml", "--set", "duration=4", "--out", tmp_path / "c"
+    ).stdout
+    assert "mV from half of it" in shown
+    assert "5 sets: median, and 2.5 to 97.5 % in brackets" in shown
     again = [file.read_bytes() for file in by_file.save(tmp_path / "b")[:2]]
     assert again == [(tmp_path / name).read_bytes() for name in ("a.csv", "a-measures.csv")]
     assert (tmp_path / "a.png").stat().st_size > 1000
+    table = np.genfromtxt(tmp_path / "a.csv", delimiter=",", names=True)
+    assert len(table.dtype.names) == 1 + 3 * 2 * 2 * 4  # bands, sweeps, runs, currents
+    assert table["sweep_2_changed_na_pA"].min() < -500
 
 
 def test_tables_and_arrays_agree(found: cf.CellSimulation) -> None:
