@@ -8,7 +8,9 @@ Speed: parameter sets of the squid's cell (sodium, potassium and leak, a spread 
 steps of 10 us, by processor time of one core; NEURON takes the same steps (`secondorder` 2), set
 after set.
 
-    python benchmarks/cell.py [--sets 10000] [--neuron-sets 3] [--out FOLDER]
+A cable: the shipped axon of the squid in 101 segments, in the same way, with its velocity.
+
+    python benchmarks/cell.py [--sets 10000] [--cables 256] [--neuron-sets 3] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -29,14 +31,15 @@ from report import Row, as_script, compared, finish
 from channelfit.cells.cell_file import Cell, load_cell
 from channelfit.cells.membrane import CAPACITANCE, CellChannel, joined
 from channelfit.cells.simulation import CellSimulator
+from channelfit.cells.spikes import velocities
 from channelfit.cells.stimulus import Pulse, Stimulus
 from channelfit.model.model_file import load_model
 from channelfit.scoring.machine.threads import keep_to
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
-from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
+from channelfit.scoring.neuron.nmodl import Kind, nmodl_names, nmodl_text
 
 ROOT = Path(__file__).parent.parent
-SQUID = ROOT / "models" / "cells" / "squid.yaml"
+SQUID, AXON = (ROOT / "models" / "cells" / f"{name}.yaml" for name in ("squid", "squid_axon"))
 #: Name, file, conductance in nS and reversal in mV of the channels of the second cell.
 SCHEMES = (
     ("na", "na_nav15.yaml", 600.0, 50.0),
@@ -81,13 +84,20 @@ class NeuronCell:
         h.load_file("stdrun.hoc")
         self.cell, self.step_ms = cell, step_ms
         values = dict(zip(cell.membrane.model.parameter_names, cell.parameters[:, 0], strict=True))
-        self.section = h.Section(name="cell")
+        self.section = section = h.Section(name="cell")
         side = math.sqrt(values[CAPACITANCE] / 0.01 / math.pi)  # um, at 1 uF/cm2
-        self.section.L, self.section.diam, self.section.cm, self.section.nseg = side, side, 1.0, 1
-        self.section.insert("pas")
-        self.section.g_pas = values["leak_conductance"] * 1e-9 / (values[CAPACITANCE] * 1e-6)
+        section.L, section.diam, section.cm, section.nseg = side, side, 1.0, 1
+        place, cable = 0.5, cell.cable
+        if cable is not None:
+            section.L, section.diam = cable.length_um, cable.diameter_um
+            section.nseg, section.Ra = cable.segments, cable.axial_ohm_cm
+            section.cm = 100 * values[CAPACITANCE] / cable.area_um2
+            place = (cable.segment(cable.at_um) + 0.5) / cable.segments
+        kind: Kind = "point_process" if cable is None else "density"
+        section.insert("pas")
+        self.section.g_pas = section.cm * values["leak_conductance"] * 1e-3 / values[CAPACITANCE]
         self.section.e_pas = values["leak_reversal"]
-        middle = self.section(0.5)
+        middle = section(place)
         self.channels = []
         for channel in cell.membrane.channel_models:
             assert channel.conductance is not None
@@ -101,12 +111,18 @@ class NeuronCell:
             model = replace(model, terms=(term,))
             used = tuple(p for p in model.parameters if p.name in model.used_names())
             model = replace(model, parameters=used)
-            name = compile_mechanism(nmodl_text(model, "point_process", "cell"))
-            point = getattr(h, name)(middle)
-            names = nmodl_names(model, "point_process").parameters
-            for parameter in used:
-                setattr(point, names[parameter.name], parameter.value)
-            self.channels.append(point)
+            name = compile_mechanism(nmodl_text(model, kind, "cell"))
+            names = nmodl_names(model, kind).parameters
+            if cable is None:
+                point = getattr(h, name)(middle)
+                for parameter in used:
+                    setattr(point, names[parameter.name], parameter.value)
+                self.channels.append(point)
+            else:
+                section.insert(name)
+                setattr(section, f"gbar_{name}", 0.1 * channel.conductance / cable.area_um2)
+                for parameter in used:
+                    setattr(section, f"{names[parameter.name]}_{name}", parameter.value)
         (pulse,) = cell.stimulus.pulses
         self.push = h.IClamp(middle)
         self.push.delay, self.push.dur = pulse.start_ms, pulse.length_ms
@@ -131,15 +147,21 @@ class NeuronCell:
             solver.rtol(before[2])
             h.secondorder, h.dt = before[3:]
 
-    def voltage(self, times_ms: np.ndarray) -> np.ndarray:
-        """The voltage at some times, (n_times,) mV."""
-        h, recorded = self.h, self.h.Vector()
-        moments = h.Vector(times_ms)
-        recorded.record(self.section(0.5)._ref_v, moments)
+    def voltages(self, times_ms: np.ndarray) -> np.ndarray:
+        """The voltage at some times in each recorded segment, (n_places, n_times) mV."""
+        h, cable = self.h, self.cell.cable
+        n, segments = (1, [0]) if cable is None else (cable.segments, cable.recorded)
+        recorded, moments = [h.Vector() for _ in segments], h.Vector(times_ms)
+        for vector, segment in zip(recorded, segments, strict=True):
+            vector.record(self.section((segment + 0.5) / n)._ref_v, moments)
         with self._solver():
             h.finitialize(self.cell.initial_mV)
             h.continuerun(float(times_ms[-1]) + 0.1)  # past the last sample, or it is lost
-        return np.array(recorded)[: len(times_ms)]
+        return np.array([np.array(vector)[: len(times_ms)] for vector in recorded])
+
+    def voltage(self, times_ms: np.ndarray) -> np.ndarray:
+        """The voltage of one compartment at some times, (n_times,) mV."""
+        return self.voltages(times_ms)[0]
 
     def seconds(self) -> float:
         """Processor time of one run, without a recording."""
@@ -159,6 +181,64 @@ def accuracy(cell: Cell) -> Row:
     error = float(np.abs(ours - theirs).max() / np.ptp(theirs))
     note = f"amplitude {np.ptp(theirs):.1f} mV, {cell.duration_ms:g} ms, CVODE"
     return compared(f"{cell.name}: largest error", error, "of the amplitude", BAR, note)
+
+
+def axon() -> Cell:
+    """The shipped axon, with the stimulated segment and the far end recorded as well."""
+    cell = load_cell(AXON)
+    assert cell.cable is not None
+    places = (cell.cable.at_um, *cell.cable.record_um, cell.cable.length_um)
+    return replace(cell, cable=replace(cell.cable, record_um=places))
+
+
+def cable_accuracy(cell: Cell) -> tuple[float, np.ndarray]:
+    """The largest difference from NEURON at any place, over the amplitude there.
+
+    And the velocity between places over that of NEURON, less 1, of the places but the first.
+    """
+    assert cell.cable is not None
+    trace, _ = CellSimulator(cell.membrane).simulate(cell, cell.parameters)
+    theirs = NeuronCell(cell).voltages(cell.times_ms)
+    error = np.abs(trace[0, ..., 0] - theirs).max(axis=1) / np.ptp(theirs, axis=1)
+    ours, exact = (
+        velocities(v, cell.sampling_ms, cell.cable.distances_um)[1:, 0]
+        for v in (trace[0], theirs[..., None])
+    )
+    return float(error.max()), ours / exact - 1
+
+
+def cable(n_sets: int, n_neuron: int) -> Iterator[Row]:
+    """How exact an axon of many segments is, and how many a core simulates in a second."""
+    cell = axon()
+    assert cell.cable is not None
+    error, velocity = cable_accuracy(cell)
+    about = f"{cell.cable.segments} segments, {cell.duration_ms:g} ms, steps of {cell.step_ms:g} ms"
+    yield compared("axon: largest error", error, "of the amplitude", BAR, f"{about}; CVODE")
+    # between the places of the file; under the stimulus and at the end there is no wave
+    slower = float(np.abs(velocity[1:-1]).max())
+    yield compared("axon: error of the velocity", slower, "of it", 1e-3, "CVODE")
+    coarse, _ = cable_accuracy(replace(cell, step_ms=2 * cell.step_ms))
+    yield Row("axon: the same in steps twice as long", coarse, "of the amplitude")
+    sets = np.repeat(cell.parameters, n_sets, axis=1)
+    names = cell.membrane.model.parameter_names
+    free = [k for k, name in enumerate(names) if name != CAPACITANCE]
+    shape = (len(free), n_sets)
+    sets[free] *= 1 + 0.05 * np.random.default_rng(0).standard_normal(shape)
+    simulator = CellSimulator(cell.membrane)
+    seconds = {}
+    for n in (1, n_sets):
+        simulator.simulate(cell, sets[:, :1])  # compiles
+        begin = time.process_time()
+        simulator.simulate(cell, sets[:, :n])
+        seconds[n] = (time.process_time() - begin) / n
+    neuron = NeuronCell(cell, cell.step_ms)
+    theirs = min(neuron.seconds() for _ in range(n_neuron))
+    ours = seconds[n_sets]
+    yield compared("axon: milliseconds of a core for a set", 1e3 * ours, "ms", 1e3 * theirs, about)
+    yield compared("axon: the same of one set alone", 1e3 * seconds[1], "ms", 1e3 * theirs)
+    exact = NeuronCell(cell).voltages(cell.times_ms)
+    apart = np.abs(neuron.voltages(cell.times_ms) - exact).max(axis=1) / np.ptp(exact, axis=1)
+    yield Row("axon: error of NEURON's own steps", float(apart.max()), "of the amplitude")
 
 
 def speed(n_sets: int, n_neuron: int) -> Iterator[Row]:
@@ -193,6 +273,7 @@ def speed(n_sets: int, n_neuron: int) -> Iterator[Row]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=10_000)
+    parser.add_argument("--cables", type=int, default=256, help="sets of the axon")
     parser.add_argument("--neuron-sets", type=int, default=3)
     parser.add_argument("--cores", type=int, default=0, help="cores to use; 0 for all")
     parser.add_argument("--out", type=Path, help="folder of the results")
@@ -200,6 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     keep_to(options.cores)
     rows = [accuracy(squid(50.0)), accuracy(schemes())]
     rows += speed(options.sets, options.neuron_sets)
+    rows += cable(options.cables, options.neuron_sets)
     finish("cell", "Cells with fitted channels, and NEURON", rows, folder=options.out)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.cells.cable import Cable
 from channelfit.cells.membrane import CAPACITANCE, LEAK, CellChannel, Membrane, joined
 from channelfit.cells.stimulus import Pulse, Stimulus
 from channelfit.model.channel import ChannelModel
@@ -32,11 +33,13 @@ from channelfit.search.overrides import override
 SPECIFIC_CAPACITANCE = 0.01
 #: Steps, and samples, that a file may ask for.
 _MOST_STEPS = 100_000_000
+#: um, or Ohm cm: beyond all cables.
+_GREATEST = 1e9
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One compartment under current clamp.
+    """One compartment, or a cable, under current clamp.
 
     Attributes:
         name: of the cell.
@@ -46,6 +49,7 @@ class Cell:
         duration_ms, step_ms, sampling_ms: of a sweep.
         n_sets, seed: of the parameter sets.
         cautions: what looks wrong in the file and is used nevertheless.
+        cable: its shape; None of one compartment.
     """
 
     name: str
@@ -59,6 +63,22 @@ class Cell:
     n_sets: int = 1
     seed: int = 0
     cautions: tuple[Caution, ...] = ()
+    cable: Cable | None = None
+
+    @property
+    def traces(self) -> list[tuple[int, float | None]]:
+        """The sweep of each trace and its place, um; all places of a sweep, then the next one.
+
+        One compartment has no place.
+        """
+        places: Sequence[float | None] = self.cable.record_um if self.cable else (None,)
+        return [(sweep, place) for sweep in range(self.stimulus.n_sweeps) for place in places]
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of each trace, such as ``sweep_1``, or ``sweep_1_at_5000_um`` of a cable."""
+        ends = ["" if place is None else f"_at_{place:.10g}_um" for _, place in self.traces]
+        return [f"sweep_{s + 1}{end}" for (s, _), end in zip(self.traces, ends, strict=True)]
 
     @property
     def times_ms(self) -> np.ndarray:
@@ -92,7 +112,12 @@ def read_cell(root: Section) -> Cell:
         root.text(key)
     inner = root.section("membrane")
     inner.expect(KEYS["membrane"])
+    cable = _read_cable(root.section("cable")) if "cable" in root else None
+    if cable is not None and "area" in inner:
+        raise inner.error("follows from the length and the diameter of the cable", "area")
     size = read_membrane(inner)
+    if cable is not None:
+        size = replace(size, area=cable.area_um2)
     if size.area is None and size.capacitance is None:
         raise inner.error("an area or a capacitance is needed")
     capacitance = size.capacitance
@@ -120,10 +145,11 @@ def read_cell(root: Section) -> Cell:
     n_rows = [c.samples.shape[1] for c in channels if c.samples is not None]
     if not n_rows and "sets" in root:
         raise root.error("no channel has `samples` from which sets could be drawn", "sets")
+    injected = replace(size, used=set())
     cell = Cell(
         name,
         joined(name, channels, capacitance, leak),
-        _read_stimulus(root.section("stimulus"), size) if "stimulus" in root else Stimulus(),
+        _read_stimulus(root.section("stimulus"), injected) if "stimulus" in root else Stimulus(),
         times["initial"],
         times["settle"],
         times["duration"],
@@ -131,13 +157,41 @@ def read_cell(root: Section) -> Cell:
         sampling,
         root.integer("sets", max(n_rows, default=1)),
         root.integer("seed"),
+        cable=cable,
     )
     root.finish()
+    if cable is not None and injected.used:
+        what = f"is at a place of a cable, and cannot be given per {', '.join(injected.used)}"
+        raise root.error(f"{what}; give it in pA, nA or uA", "stimulus")
     late = [t for t in cell.stimulus.corners()[:1] if t >= cell.duration_ms]
     if late:
         text = f"begins at {late[0]:g} ms, after the sweep of {cell.duration_ms:g} ms"
         cautions.append(Caution(f"{root.file}: stimulus", text, "nothing is injected"))
     return replace(cell, cautions=tuple(cautions))
+
+
+def _read_cable(section: Section) -> Cable:
+    section.expect(KEYS["cable"])
+    sizes = {key: section.quantity(key) for key in ("length", "diameter", "axial")}
+    for key, size in sizes.items():
+        if not 0 < size < _GREATEST:
+            what = f"a size above 0, and below {_GREATEST:g}, was expected, not {size:g}"
+            raise section.error(what, key)
+    at, length = section.quantity("at"), sizes["length"]
+    record = tuple(section.measured("record", value) for value in section.items("record"))
+    for key, along in (("at", (at,)), ("record", record)):
+        if outside := [x for x in along if not 0 <= x <= length]:
+            what = f"{outside[0]:g} um is not on the cable, from 0 to {length:g} um"
+            raise section.error(what, key)
+    segments = section.integer("segments")
+    cable = Cable(length, sizes["diameter"], segments, sizes["axial"], at, record)
+    recorded = cable.recorded
+    if not len(recorded):
+        raise section.error("at least one place was expected", "record")
+    if len(set(recorded)) < len(recorded):
+        raise section.error(f"two places are in the same of {segments} segments", "record")
+    section.finish()
+    return cable
 
 
 def _check_times(root: Section, times: dict[str, float]) -> None:

@@ -37,6 +37,12 @@ class CellSource(LaneChannel):
         lanes: parameter sets in a block.
     """
 
+    #: Of the differentiation formula: its diagonal, and the past that it weighs, latest first.
+    diagonal = "25.0/12.0"
+    past = "4.0*{} - 3.0*{} + 4.0/3.0*{} - 0.25*{}"
+    #: What the steps of the occupancies are given of the formula.
+    weights = "h"
+
     def __init__(self, membrane: Membrane) -> None:
         super().__init__(with_voltage_inlined(membrane.model), "float64")
         self.membrane = membrane
@@ -105,34 +111,33 @@ class CellSource(LaneChannel):
         """Write step: the occupancies of a chain, a step on, at the rates of the new voltage."""
         w, first, n = self.w, self.first_x[k], len(self.model.chains[k].states)
         with self.function(
-            f"step{k}(q, x, x1, x2, x3, h)",
+            f"step{k}(q, x, x1, x2, x3, {self.weights})",
             "Backward differentiation of order four: x becomes the next occupancies.",
         ):
             with self.over_lanes():
                 for i in range(first, first + n - 1):
                     now, *before = (self.at(f"x{j or ''}", i) for j in range(_BACK))
-                    combined = "4.0*{} - 3.0*{} + 4.0/3.0*{} - 0.25*{}"
-                    w(f"r{i - first + 1} = {combined.format(now, *before)}")
+                    w(f"r{i - first + 1} = {self.past.format(now, *before)}")
                     w(f"{before[2]} = {before[1]}", f"{before[1]} = {before[0]}")
                     w(f"{before[0]} = {now}")
                 if n == 2:
                     up, down = self.up_and_down(k)
                     w(f"up = h*{up}", f"down = h*{down}")
-                    w(f"{self.at('x', first)} = (r1 + up)/(25.0/12.0 + (up + down))")
+                    w(f"{self.at('x', first)} = (r1 + up)/({self.diagonal} + (up + down))")
                 elif n > 2:
                     self._solve(k, n)
 
     def _solve(self, k: int, n: int) -> None:
-        """Write the solution of (25/12 - h A) p = r, state after state eliminated."""
+        """Write the solution of (d - h A) p = r, with the formula's diagonal d, by elimination."""
         w = self.w
         rest = "".join(f" - r{i}" for i in range(1, n))
-        w(f"r0 = 25.0/12.0{rest}")
+        w(f"r0 = {self.diagonal}{rest}")
         rates: dict[tuple[int, int], str] = {}
         for i, j, row in self.entries(k):
             w(f"f{i}_{j} = h*{self.at('q', row)}")
             rates[i, j] = f"f{i}_{j}"
         # a state's outflow to states that are left, and its leak to the past, make its diagonal
-        w(*(f"leak{i} = 25.0/12.0" for i in range(n)))
+        w(*(f"leak{i} = {self.diagonal}" for i in range(n)))
         for last in range(n - 1, 0, -1):
             into = [j for j in range(last) if (last, j) in rates]
             out_of = [i for i in range(last) if (i, last) in rates]

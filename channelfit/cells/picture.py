@@ -38,6 +38,11 @@ def cell_figure(found: CellResult) -> Figure:
                     label = key if k == 0 else None
                     axis.plot(times, one[k], color=color, linewidth=0.9, label=label)
                 axis.set_ylabel(names[row])
+        for (_, place), course in zip(cell.traces, found.control.trace[0], strict=True):
+            if place is not None:
+                v = course[:, found.control.typical]
+                top = int(v.argmax())
+                axes[1].text(times[top], v[top] + 3, f"{1e-3 * place:g} mm", ha="center", size=8)
         if found.changed is not None:
             axes[1].legend(loc="upper right")
         axes[-1].set_xlabel("time (ms)")

@@ -9,7 +9,7 @@ import numpy as np
 
 from channelfit.cells.cell_file import Cell
 from channelfit.cells.simulation import CellSimulator
-from channelfit.cells.spikes import MEASURES, measures
+from channelfit.cells.spikes import VELOCITY, measures, velocities
 from channelfit.problem.statuses import OK
 from channelfit.reading.csv_tables import csv_rows, csv_table
 from channelfit.reading.errors import InputError
@@ -26,9 +26,10 @@ class CellRun:
 
     Attributes:
         trace: (n_rows, n_sweeps, n_times, n_sets): the voltage, mV, and where they were asked for
-            the currents of the channels, pA; NaN where a set failed.
+            the currents of the channels, pA; NaN where a set failed. Of a cable, n_sweeps times
+            n_places traces, as `Cell.traces` has them.
         status: (n_sets,) 0 where a set was simulated.
-        measures: by name, (n_sweeps, n_sets).
+        measures: by name, (n_sweeps, n_sets), or of every trace of a cable.
     """
 
     trace: np.ndarray
@@ -72,6 +73,7 @@ class CellResult:
         changed: with other scales of channels; None where none was asked for.
         scales: these, by channel.
         step_error: mV, the largest difference of the first set from half the step.
+        segment_error: mV, the same from three times as many segments; 0 of one compartment.
     """
 
     cell: Cell
@@ -80,6 +82,7 @@ class CellResult:
     changed: CellRun | None = None
     scales: Mapping[str, float] = field(default_factory=dict)
     step_error: float = 0.0
+    segment_error: float = 0.0
 
     @property
     def runs(self) -> dict[str, CellRun]:
@@ -93,21 +96,21 @@ class CellResult:
         return {"_low": 0, "": 1, "_high": 2} if self.cell.n_sets > 1 else {"": 1}
 
     def summary(self) -> Iterator[tuple[int, str, dict[str, np.ndarray]]]:
-        """Yield sweep, measure and its percentiles (3,) by run; of two also of the difference.
+        """Yield trace, measure and its percentiles (3,) by run; of two also of the difference.
 
         The difference is that of the same parameter set. Measures that no set has are left out.
         """
         runs = self.runs
-        for sweep in range(self.cell.stimulus.n_sweeps):
-            for name in MEASURES:
-                values = {key: run.measures[name][sweep] for key, run in runs.items()}
+        for trace in range(len(self.cell.traces)):
+            for name in self.control.measures:
+                values = {key: run.measures[name][trace] for key, run in runs.items()}
                 if self.changed is not None:
                     values["change"] = values[CHANGED] - values[CONTROL]
                 if any(np.isfinite(x).any() for x in values.values()):
-                    yield sweep, name, {key: percentiles(x) for key, x in values.items()}
+                    yield trace, name, {key: percentiles(x) for key, x in values.items()}
 
     def bands(self) -> dict[str, np.ndarray]:
-        """Return by name median and band of voltage and currents of each sweep and run, (n_times,).
+        """Return by name median and band of voltage and currents of each trace and run, (n_times,).
 
         Names end in _low, _high for 2.5 % and 97.5 %; without them where there is one set.
         """
@@ -117,9 +120,9 @@ class CellResult:
         for key, run in self.runs.items():
             for row in range(len(run.trace)):
                 band = run.band(row)
-                for sweep in range(band.shape[1]):
-                    head = f"sweep_{sweep + 1}_{key}_{names[row]}"
-                    columns |= {head + end: band[k, sweep] for end, k in ends.items()}
+                for trace, label in enumerate(self.cell.labels):
+                    head = f"{label}_{key}_{names[row]}"
+                    columns |= {head + end: band[k, trace] for end, k in ends.items()}
         return columns
 
     def trace_table(self) -> str:
@@ -127,14 +130,17 @@ class CellResult:
         return csv_table([("time_ms", self.cell.times_ms), *self.bands().items()], digits=9)
 
     def measure_table(self) -> str:
-        """Return CSV: the measures of every run, sweep and parameter set, a row each."""
-        rows: list[list[str | float | None]] = [["run", "sweep", "set", *MEASURES]]
+        """Return CSV: the measures of every run, trace and parameter set, a row each."""
+        place_um = ["place_um"] if self.cell.cable else []
+        rows: list[list[str | float | None]] = [
+            ["run", "sweep", *place_um, "set", *self.control.measures]
+        ]
         for key, run in self.runs.items():
-            for sweep in range(self.cell.stimulus.n_sweeps):
+            for trace, (sweep, place) in enumerate(self.cell.traces):
+                where = [key, str(sweep + 1), *([place] if self.cell.cable else [])]
                 for k in range(self.parameters.shape[1]):
-                    values = (float(run.measures[name][sweep, k]) for name in MEASURES)
-                    cells = [None if x != x else x for x in values]
-                    rows.append([key, str(sweep + 1), str(k + 1), *cells])
+                    values = (float(x[trace, k]) for x in run.measures.values())
+                    rows.append([*where, str(k + 1), *(None if x != x else x for x in values)])
         return csv_rows(rows)
 
 
@@ -148,19 +154,22 @@ def simulate_cell(
         currents: whether the currents of channels are kept: those under the cell's own potential,
             which an action-potential clamp measures.
 
-    Raises InputError: a channel that is not there, too little memory, or no set with a finite
-    voltage.
+    Raises InputError: a channel that is not there, currents of a cable, too little memory, or no
+    set with a finite voltage.
     """
+    if currents and cell.cable is not None:
+        what = "they differ along a cable, and are kept of one compartment alone"
+        raise InputError(what, key="currents")
     parameters = cell.parameters
     changed = cell.membrane.scaled(parameters, scales or {})
     simulator = CellSimulator(cell.membrane)
     control = _run(simulator, cell, parameters, currents)
-    error = simulator.step_error(cell, parameters[:, :1])
+    errors = simulator.errors(cell, parameters[:, :1])
     if not scales:
-        return CellResult(cell, parameters, control, step_error=error)
+        return CellResult(cell, parameters, control, None, {}, *errors)
     other = _run(simulator, cell, changed, currents)
-    error = max(error, simulator.step_error(cell, changed[:, :1]))
-    return CellResult(cell, parameters, control, other, dict(scales), error)
+    step, segments = map(max, errors, simulator.errors(cell, changed[:, :1]))
+    return CellResult(cell, parameters, control, other, dict(scales), step, segments)
 
 
 def _run(simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents: bool) -> CellRun:
@@ -169,4 +178,7 @@ def _run(simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents:
         raise InputError(
             "the voltage of no parameter set stays finite; a smaller `step` may help", key="step"
         )
-    return CellRun(trace, status, measures(trace[0], cell.sampling_ms))
+    found = measures(trace[0], cell.sampling_ms)
+    if cell.cable is not None:
+        found[VELOCITY] = velocities(trace[0], cell.sampling_ms, cell.cable.distances_um)
+    return CellRun(trace, status, found)

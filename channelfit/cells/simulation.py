@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from channelfit.cells.cable import Cable, step_edges, weights
+from channelfit.cells.cable_kernel import CableSource
 from channelfit.cells.cell_file import Cell
 from channelfit.cells.kernel import CellSource
-from channelfit.cells.membrane import Membrane
+from channelfit.cells.membrane import CAPACITANCE, Membrane
 from channelfit.problem.statuses import NOT_FINITE, OK
 from channelfit.reading.memory import check
 from channelfit.scoring.cpu import shared_kernel
@@ -20,11 +24,19 @@ class CellSimulator:
     """Simulates a membrane on all cores; its kernel is compiled when it is first used.
 
     Attributes:
-        source: the kernel's text.
+        source, cable_source: the kernels' texts, of one compartment and of a cable.
     """
 
     def __init__(self, membrane: Membrane) -> None:
-        self.membrane, self.source = membrane, CellSource(membrane)
+        self.membrane = membrane
+
+    @cached_property
+    def source(self) -> CellSource:
+        return CellSource(self.membrane)
+
+    @cached_property
+    def cable_source(self) -> CableSource:
+        return CableSource(self.membrane)
 
     def simulate(
         self, cell: Cell, parameters: np.ndarray, currents: bool = False
@@ -37,31 +49,57 @@ class CellSimulator:
             currents: whether the currents of the channels are asked for.
 
         Returns:
-            (1 + n_channels or 1, n_sweeps, n_times, n_sets): the voltage, mV, then the current of
-            each channel, pA. NaN where a set failed. And the status of each set (n_sets,), as of a
-            candidate.
+            (1 + n_channels or 1, n_traces, n_times, n_sets): the voltage, mV, then the current of
+            each channel, pA, where `Cell.traces` says of which sweep and place. NaN where a set
+            failed. And the status of each set (n_sets,), as of a candidate.
 
         Raises InputError: more than the memory can hold.
         """
-        n_settle = round(cell.settle_ms / cell.step_ms)
-        n_steps = n_settle + round(cell.duration_ms / cell.step_ms)
-        edges = cell.step_ms * (np.arange(n_steps + 1) - n_settle)
-        stimulus = cell.stimulus.means(edges)
         rows = 1 + len(self.membrane.channels) * currents
-        shape = (rows, len(stimulus), len(cell.times_ms), parameters.shape[1])
+        shape = (rows, len(cell.traces), len(cell.times_ms), parameters.shape[1])
         check(shape[3], 16 * int(np.prod(shape[:3])), "parameter sets", key="sets")
         trace, status = np.empty(shape), np.empty(shape[3], np.int8)
+        n_settle = round(cell.settle_ms / cell.step_ms)
+        n_steps = n_settle + round(cell.duration_ms / cell.step_ms)
+        grid = cell.step_ms * (np.arange(n_steps + 1) - n_settle)
         every = round(cell.sampling_ms / cell.step_ms)
-        arguments = [stimulus, n_settle, cell.step_ms, every, cell.initial_mV, trace, status]
-        run = generated(self.source.text, "runCells")
+        if cell.cable is None:
+            name, source = "runCells", self.source
+            arguments = [cell.stimulus.means(grid), n_settle, cell.step_ms, every]
+        else:
+            name, source = "runCable", self.cable_source
+            arguments = _along(cell, cell.cable, grid, n_settle, every)
+        arguments += [cell.initial_mV, trace, status]
         parameters = np.ascontiguousarray(parameters, dtype=float)
-        shared_kernel(run, parameters, arguments, self.source.lanes, usable_cores())
+        run = generated(source.text, name)
+        shared_kernel(run, parameters, arguments, source.lanes, usable_cores())
         status[(status == OK) & ~np.isfinite(trace).all(axis=(0, 1, 2))] = NOT_FINITE
         trace[..., status != OK] = np.nan
         return trace, status
 
-    def step_error(self, cell: Cell, parameters: np.ndarray) -> float:
-        """Return the largest difference, mV, of one set (n_parameters, 1) from half the step."""
-        finer = replace(cell, step_ms=0.5 * cell.step_ms)
-        coarse, fine = (self.simulate(c, parameters)[0] for c in (cell, finer))
-        return float(np.abs(coarse - fine).max())
+    def errors(self, cell: Cell, parameters: np.ndarray) -> tuple[float, float]:
+        """Return the largest differences, mV, of one set (n_parameters, 1) from finer ones.
+
+        From half the step; and from three times as many segments, 0 of one compartment.
+        """
+        finer = [replace(cell, step_ms=0.5 * cell.step_ms)]
+        if cell.cable is not None:
+            finer.append(replace(cell, cable=cell.cable.finer()))
+        here, *others = (self.simulate(c, parameters)[0] for c in (cell, *finer))
+        apart = [float(np.abs(here - other).max()) for other in others]
+        return apart[0], apart[1] if len(apart) > 1 else 0.0
+
+
+def _along(cell: Cell, cable: Cable, grid: np.ndarray, settled: int, every: int) -> list[Any]:
+    """Return what the kernel of a cable gets of stimulus, steps, samples, segments and places."""
+    edges, fresh = step_edges(grid, cell.stimulus.jumps())
+    samples = np.full(len(edges), -1)
+    samples[np.searchsorted(edges, grid[settled::every])] = np.arange(len(cell.times_ms))
+    capacitance = float(cell.membrane.values()[cell.membrane.row(CAPACITANCE)])
+    return [
+        cell.stimulus.ahead(edges),
+        weights(edges, fresh),
+        samples,
+        cable.axial(capacitance),
+        cable.recorded,
+    ]

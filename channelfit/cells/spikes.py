@@ -21,6 +21,46 @@ MEASURES = {
     "rate_Hz": "the inverse of the mean interval of peaks; 0 with fewer than two",
 }
 
+#: The measure of a trace of a cable that compares it with the one at the place before.
+VELOCITY = "velocity_m_per_s"
+#: mV: an action potential is at a place when the voltage first rises through this.
+_PASSING = -20.0
+
+
+def velocities(voltage: np.ndarray, sampling_ms: float, distances_um: np.ndarray) -> np.ndarray:
+    """Return the conduction velocity at each place of a cable from the one before, m/s.
+
+    It is negative where the action potential comes from the other side, and NaN at the first place
+    and where none comes.
+
+    Arguments:
+        voltage: (n_traces, n_times, n_sets), all places of a sweep, then the next sweep.
+        distances_um: from each place to the next one, (n_places - 1,).
+
+    Returns: (n_traces, n_sets).
+    """
+    times = np.apply_along_axis(_passing, 1, voltage)
+    sweeps = times.reshape(-1, len(distances_um) + 1, times.shape[-1])
+    out = np.full(sweeps.shape, np.nan)
+    delays = np.diff(sweeps, axis=1)
+    delays[delays == 0] = np.nan  # at both places at once, as under a stimulus to the whole cable
+    out[:, 1:] = 1e-3 * distances_um[:, None] / (delays * sampling_ms)
+    return out.reshape(times.shape)
+
+
+def _passing(v: np.ndarray) -> float:
+    """Return when the voltage first rises through `_PASSING`, in samples, by a cubic; or NaN."""
+    above = v >= _PASSING
+    rises = np.flatnonzero(above[1:] & ~above[:-1])
+    if not len(rises) or not np.isfinite(v).all() or len(v) < 4:
+        return float("nan")
+    k = int(rises[0])
+    first = min(max(k - 1, 0), len(v) - 4)
+    cubic = np.polynomial.Polynomial.fit(range(4), v[first : first + 4], 3) - _PASSING
+    roots = cubic.roots()
+    real = roots.real[np.abs(roots.imag) < 1e-9] + first
+    return float(real[np.argmin(np.abs(real - k - 0.5))])
+
 
 def measures(voltage: np.ndarray, sampling_ms: float) -> dict[str, np.ndarray]:
     """Return the measures of traces (n_sweeps, n_times, n_sets), each (n_sweeps, n_sets).

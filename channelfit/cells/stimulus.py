@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -64,6 +64,18 @@ class Stimulus:
             out += self._recorded_charge(edges_ms)
         return np.diff(out, axis=1) / np.diff(edges_ms)
 
+    def ahead(self, edges_ms: np.ndarray) -> np.ndarray:
+        """Return the current at the end of each step, (n_sweeps, n_times - 1) pA.
+
+        Steps end at all `jumps`; what jumps there counts from the next step on.
+        """
+        out = replace(self, times_ms=np.empty(0)).means(edges_ms)
+        if len(self.times_ms):
+            ends = edges_ms[1:]
+            inside = (ends > self.times_ms[0]) & (ends <= self.times_ms[-1])
+            out += np.where(inside, np.interp(ends, self.times_ms, self.current_pA), 0.0)
+        return out
+
     def _recorded_charge(self, edges_ms: np.ndarray) -> np.ndarray:
         t, i = self.times_ms, self.current_pA
         until = np.append(0.0, np.cumsum(0.5 * (i[1:] + i[:-1]) * np.diff(t)))
@@ -75,7 +87,11 @@ class Stimulus:
 
     def corners(self) -> np.ndarray:
         """Return the times, ms, at which the current jumps or has a corner."""
-        found = [self.times_ms]
+        return np.unique(np.append(self.jumps(), self.times_ms))
+
+    def jumps(self) -> np.ndarray:
+        """Return the times, ms, at which a pulse, or the recorded current, begins or ends."""
+        found = [self.times_ms[[0, -1]]] if len(self.times_ms) else [np.empty(0)]
         for pulse in self.pulses:
             starts = pulse.start_ms + pulse.every_ms * np.arange(pulse.count)
             found += [starts, starts + pulse.length_ms]

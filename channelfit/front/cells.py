@@ -68,20 +68,23 @@ class CellSimulation:
             "band_percent": [BAND[0], BAND[-1]],
             "step_ms": cell.step_ms,
             "step_error_mV": found.step_error,
+            **({"segment_error_mV": found.segment_error} if cell.cable else {}),
             "failed": failed,
             "measures": self._rows(),
         }
         self.summary: dict[str, Any] = json.loads(json_text(content))
 
     def _rows(self) -> dict[str, dict[str, float]]:
-        several = self._found.cell.stimulus.n_sweeps > 1
+        cell = self._found.cell
+        one = cell.stimulus.n_sweeps == 1
+        labels = [f"{x}_".removeprefix("sweep_1_" if one else "") for x in cell.labels]
         return {
-            f"sweep_{sweep + 1}_{name}" if several else name: {
+            labels[trace] + name: {
                 run + end: float(values[k])
                 for run, values in ranges.items()
                 for end, k in self._found.ends.items()
             }
-            for sweep, name, ranges in self._found.summary()
+            for trace, name, ranges in self._found.summary()
         }
 
     @property
@@ -91,7 +94,10 @@ class CellSimulation:
 
     @property
     def voltage_mV(self) -> dict[str, np.ndarray]:
-        """The membrane potential by run, (n_sweeps, n_times, n_sets); NaN where a set failed."""
+        """The membrane potential by run, (n_sweeps, n_times, n_sets); NaN where a set failed.
+
+        Of a cable all places of a sweep follow each other, and then those of the next sweep.
+        """
         return {name: run.trace[0] for name, run in self._found.runs.items()}
 
     @property

@@ -1,7 +1,7 @@
 """The units that a user may write, and the base units in which all values are kept.
 
-Base units are ms, mV, mV/ms, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, um2, um3/ms,
-mM and degC. They are chosen so that nS x mV = pA and kernels need no conversion factors. A
+Base units are ms, mV, mV/ms, nS, pA, 1/ms, 1/mV, 1/(ms mV), pF, MOhm, Ohm cm, um, um2,
+um3/ms, mM and degC. They are chosen so that nS x mV = pA and kernels need no conversion factors. A
 conductance, a permeability or a current per area or capacitance is converted to that of the whole
 membrane, whose size must be known.
 """
@@ -28,6 +28,8 @@ _UNITS: dict[str, dict[str, float]] = {
     "temperature": {"degC": 1.0},
     "capacitance": {"pF": 1.0, "nF": 1e3, "fF": 1e-3},
     "resistance": {"MOhm": 1.0, "kOhm": 1e-3, "GOhm": 1e3, "Ohm": 1e-6},
+    "resistivity": {"Ohm cm": 1.0, "kOhm cm": 1e3, "Ohm m": 100.0},
+    "length": {"um": 1.0, "mm": 1e3, "cm": 1e4},
     "area": {"um2": 1.0, "mm2": 1e6, "cm2": 1e8},
     "concentration": {"mM": 1.0, "M": 1e3, "uM": 1e-3, "nM": 1e-6, "pM": 1e-9},
     "rate per concentration": {
@@ -121,6 +123,16 @@ _SPELLINGS = {
     "kΩ": "kOhm",
     "GΩ": "GOhm",
     "Ω": "Ohm",
+    "ohm": "Ohm",
+    "ohm cm": "Ohm cm",
+    "ohm*cm": "Ohm cm",
+    "Ohm*cm": "Ohm cm",
+    "Ω cm": "Ohm cm",
+    "Ωcm": "Ohm cm",
+    "ohm m": "Ohm m",
+    "ohm*m": "Ohm m",
+    "Ohm*m": "Ohm m",
+    "Ω m": "Ohm m",
     "mmol/l": "mM",
     "umol/l": "uM",
     "mol/l": "M",

@@ -14,17 +14,21 @@ from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 
+K = {"model": "cold.yaml", "samples": "samples.csv"}
 BASE: dict[str, Any] = {
     "name": "little",
     "membrane": {"area": "1000 um2", "leak": {"conductance": "0.3 mS/cm2", "reversal": "-54 mV"}},
     "channels": {
         "na": {"model": "cold.yaml", "conductance": "120 mS/cm2"},
-        "k": {"model": "cold.yaml", "samples": "samples.csv"},
+        "k": K,
     },
     "stimulus": {"pulses": [{"amplitude": "100 pA", "start": 1, "for": 2}]},
     "duration": "5 ms",
 }
 PULSE = "stimulus.pulses.0"
+CABLE = {"length": "2 mm", "diameter": "5 um", "axial": "100 Ohm cm", "record": "1 mm"}
+#: Before other keys of a cable: a membrane without an area, and a cable.
+ALONG = {"membrane": {}, "cable": CABLE}
 RECORDED = {"file": "i.csv", "time": "t", "current": "i"}
 #: By section and key: the dotted place, the value there, and what else is set before.
 PROOFS: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {
@@ -39,6 +43,17 @@ PROOFS: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {
     ("cell", "sampling"): ("sampling", "0.1 ms", {}),
     ("cell", "sets"): ("sets", 5, {}),
     ("cell", "seed"): ("seed", 5, {}),
+    ("cell", "cable"): (
+        "cable",
+        CABLE,
+        {"membrane": {"capacitance": "10 pF"}, "channels": {"k": K}},
+    ),
+    ("cable", "length"): ("cable.length", "3 mm", ALONG),
+    ("cable", "diameter"): ("cable.diameter", "6 um", ALONG),
+    ("cable", "axial"): ("cable.axial", "1 Ohm m", ALONG | {"cable.axial": 101}),
+    ("cable", "segments"): ("cable.segments", 100, ALONG),
+    ("cable", "at"): ("cable.at", "0.5 mm", ALONG),
+    ("cable", "record"): ("cable.record", ["1 mm", "2 mm"], ALONG),
     ("membrane", "area"): ("membrane.area", "900 um2", {}),
     ("membrane", "capacitance"): ("membrane.capacitance", "12 pF", {}),
     ("membrane", "temperature"): (
@@ -73,7 +88,7 @@ PROOFS: dict[tuple[str, str], tuple[str, Any, dict[str, Any]]] = {
     ),
     ("recorded current", "unit"): ("stimulus.recorded.unit", "nA", {"stimulus.recorded": RECORDED}),
 }
-SECTIONS = ("cell", "membrane", "cell channel", "stimulus", "pulse", "recorded current")
+SECTIONS = ("cell", "cable", "membrane", "cell channel", "stimulus", "pulse", "recorded current")
 WORDS = {("cell", "description"), ("cell", "source")}
 
 
@@ -103,7 +118,7 @@ def put(document: Any, place: str, value: Any) -> None:
 
 def read(folder: Path, changes: dict[str, Any]) -> Cell:
     document = copy.deepcopy(BASE)
-    for place, value in changes.items():
+    for place, value in copy.deepcopy(changes).items():
         put(document, place, value)
     (folder / "cell.yaml").write_text(dump_yaml(document))
     return load_cell(folder / "cell.yaml")
@@ -115,6 +130,7 @@ def effect(cell: Cell) -> list[Any]:
         *(cell.name, cell.initial_mV, cell.settle_ms, cell.step_ms, cell.n_sets),
         *(x.tobytes() for x in (cell.times_ms, cell.parameters, cell.stimulus.means(edges))),
         str(cell.membrane.model),
+        str(cell.cable),
     ]
 
 
@@ -152,6 +168,16 @@ def test_every_key_acts(folder: Path) -> None:
         ({PULSE + ".for": 0}, "length is above 0"),
         ({"stimulus.recorded": RECORDED | {"unit": "mV"}}, "stimulus.recorded.unit"),
         ({"stimulus.recorded": RECORDED | {"time": "i"}}, "rising times"),
+        ({"cable": CABLE}, "membrane.area: follows from the length"),
+        (ALONG | {"cable.segments": 1}, "cable.segments: a whole number, from 2"),
+        (ALONG | {"cable.axial": 0}, "cable.axial: a size above 0"),
+        (ALONG | {"cable.diameter": 1e300}, "cable.diameter: a size above 0, and below"),
+        (ALONG | {"cable.length": "1 mV"}, 'cable.length: unit "mV" is a voltage'),
+        (ALONG | {"cable.at": "2.1 mm"}, "cable.at: 2100 um is not on the cable"),
+        (ALONG | {"cable.record": []}, "cable.record: at least one place"),
+        (ALONG | {"cable.record": ["1 mm", "1.001 mm"]}, "in the same of 101 segments"),
+        (ALONG | {PULSE + ".amplitude": "5 uA/cm2"}, "cannot be given per area"),
+        (ALONG | {PULSE + ".amplitude": "5 pA/pF"}, "cannot be given per capacitance"),
         ({"zz": 1}, 'unknown key "zz"'),
     ],
 )

@@ -39,6 +39,7 @@ SEARCH = {(section, key) for section in ("fit", "function fit") for key in ("opt
 ELSEWHERE = (
     "discover",
     "cell",
+    "cable",
     "membrane",
     "cell channel",
     "stimulus",

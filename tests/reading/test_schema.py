@@ -142,7 +142,7 @@ def test_keys_are_explained_and_values_of_another_kind_are_seen(section: str) ->
         if not inside(key.shape, Quantity) or "expression" not in str(key.shape):
             wrong += [] if str(key.shape).startswith(("Flag", "Either")) else [True]
         if inside(key.shape, Quantity) or inside(key.shape, UnitText):
-            wrong += ["5 furlong", "5 mm"]
+            wrong += ["5 furlong", "5 kg"]
         if isinstance(key.shape, Choice):
             wrong += [key.shape.words[0] + "x", 5]
         for value in wrong:
@@ -158,7 +158,21 @@ def test_an_unknown_key_is_seen_in_every_section() -> None:
 # --- units ---------------------------------------------------------------------------------------
 PIECES = ["^", "²", "2", "1", " ", "*", ".", "·", "/", "-1", "-2", "1/", "(", ")", "µ", "μ", "u"]
 UNITS = ["mV", "1/ms", "S/cm2", "uA/cm2", "pA/pF", "1/mM/ms", "um3/ms", "1/(ms mV)", "per s", "µs"]
-UNITS += ["S cm^-2", "mM-1 ms-1", "degC", "°C", "MΩ", "mmol/l", "dimensionless", "1", "", "kHz"]
+UNITS += [
+    "Ohm cm",
+    "ohm*m",
+    "mm",
+    "S cm^-2",
+    "mM-1 ms-1",
+    "degC",
+    "°C",
+    "MΩ",
+    "mmol/l",
+    "dimensionless",
+    "1",
+    "",
+    "kHz",
+]
 
 
 @settings(max_examples=150, deadline=None)

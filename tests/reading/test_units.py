@@ -42,6 +42,9 @@ def test_quantities():
         ("1 µM", "concentration", 1e-3),
         ("2 /mM/ms", "rate per concentration", 2.0),
         ("1500 um2", "area", 1500.0),
+        ("2 cm", "length", 20_000.0),
+        ("35.4 Ω cm", "resistivity", 35.4),
+        ("1.5 ohm*m", "resistivity", 150.0),
     ):
         assert parse_quantity(text, dimension, *membrane) == pytest.approx(expected, rel=1e-14)
 
@@ -61,7 +64,10 @@ def in_si(unit: str) -> float:
         return float(found ** int(word[len(name) :] or 1))
 
     above, *below = (unit or "1").replace("(", "").replace(")", "").split("/")
-    return size(above) / math.prod(size(word) for part in below for word in part.split())
+    over, under = (
+        math.prod(size(w) for p in parts for w in p.split()) for parts in ([above], below)
+    )
+    return over / under
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,9 @@ def _print(summary: dict[str, Any]) -> None:
         rows.append([name, *(_range(row, run) for run in heads)])
     error = summary["step_error_mV"]
     lines = [f"step {summary['step_ms']:g} ms: {error:.2g} mV from half of it, at most"]
+    if "segment_error_mV" in summary:
+        error = summary["segment_error_mV"]
+        lines.append(f"segments: {error:.2g} mV from three times as many, at most")
     if n_sets > 1:
         low, high = summary["band_percent"]
         lines.append(f"{n_sets:,} sets: median, and {low:g} to {high:g} % in brackets")

@@ -20,20 +20,23 @@ from channelfit.front.options import (
 class CellOptions:
     """Simulate a cell with fitted channels: action potentials, and what a channel does to them.
 
-    CELL is a cell file: a membrane, channels (model files, or the fit.yaml of runs) with their
-    conductances, and a stimulus. Where channels have samples of their parameters, as of a
-    posterior, every set is simulated, and results have a band that 95 % of the sets lie in.
+    CELL is a cell file: a membrane, of one compartment or a cable, channels (model files, or the
+    fit.yaml of runs) with their conductances, and a stimulus. Where channels have samples of
+    their parameters, as of a posterior, every set is simulated, and results have a band that 95 %
+    of the sets lie in.
 
     \b
     Writes
       PREFIX.csv           voltage, and with --currents the currents, with bands
-      PREFIX-measures.csv  threshold, peak, width, rate of every sweep and set
+      PREFIX-measures.csv  threshold, peak, width, rate of every sweep and set, and the
+                           velocity along a cable
       PREFIX.png           stimulus and voltage
 
     \b
     Examples
       channelfit cell models/cells/squid.yaml
       channelfit cell models/cells/squid.yaml --scale k=0.5
+      channelfit cell models/cells/squid_axon.yaml
       channelfit cell my_cell.yaml --knock-out na --currents --out figures/no_na
     """
 

@@ -21,13 +21,20 @@ CHANNEL_NAME = r"[A-Za-z][A-Za-z0-9]{0,15}"
 
 CELL = Keys(
     "cell",
-    "A cell file describes one compartment under current clamp: its membrane, the channels in it "
-    "and the stimulus.",
+    "A cell file describes one compartment, or a cable, under current clamp: its membrane, the "
+    "channels in it and the stimulus.",
     name=Key(Text(), "What the cell is called.", "pyramidal", otherwise="the file's name"),
     description=DESCRIPTION,
     source=SOURCE,
     membrane=Key(
         Within("membrane"), "Size and leak of the membrane.", {"area": "1000 um2"}, required=True
+    ),
+    cable=Key(
+        Within("cable"),
+        "The shape of an axon with the same membrane everywhere and sealed ends. Its area follows "
+        "from it; conductances are those of all of it, or per area.",
+        {"length": "20 mm", "diameter": "500 um", "axial": "35 Ohm cm", "record": "10 mm"},
+        otherwise="one compartment",
     ),
     channels=Key(
         Named(Within("cell channel"), "channel", CHANNEL_NAME, 1),
@@ -70,12 +77,30 @@ CELL = Keys(
     ),
     seed=Key(Integer(), "Of the draws: the same seed gives the same sets.", 3, 0),
 )
+CABLE = Keys(
+    "cable",
+    "A cylinder in segments of equal length. A place is a distance from the beginning, and stands "
+    "for the segment that it is in.",
+    length=Key(Quantity("length"), "The length of the cable.", "20 mm", required=True),
+    diameter=Key(Quantity("length"), "The diameter.", "500 um", required=True),
+    axial=Key(
+        Quantity("resistivity"), "The resistivity of the inside.", "35.4 Ohm cm", required=True
+    ),
+    segments=Key(Integer(2, 100_000), "How many segments there are.", 101, 101),
+    at=Key(Quantity("length"), "Where the stimulus is injected.", "10 mm", 0.0),
+    record=Key(
+        List(Quantity("length"), 1),
+        "Where the voltage is recorded. The velocity is measured from each place to the next.",
+        ["5 mm", "15 mm"],
+        required=True,
+    ),
+)
 MEMBRANE = Keys(
     "membrane",
     "The membrane of a cell without its channels.",
     area=Key(
         Quantity("area"),
-        "The area. Without a capacitance there is 1 uF/cm2.",
+        "The area, which a cable has from its shape. Without a capacitance there is 1 uF/cm2.",
         "1000 um2",
         null=True,
     ),
@@ -170,4 +195,4 @@ RECORDED = Keys(
     unit=Key(UnitText(("current",), sized=True), "The unit of the currents.", "nA", "pA"),
 )
 
-SECTIONS = (CELL, MEMBRANE, CHANNEL, STIMULUS, PULSE, RECORDED)
+SECTIONS = (CELL, CABLE, MEMBRANE, CHANNEL, STIMULUS, PULSE, RECORDED)
