@@ -218,7 +218,7 @@ def cable(n_sets: int, n_neuron: int) -> Iterator[Row]:
     slower = float(np.abs(velocity[1:-1]).max())
     yield compared("axon: error of the velocity", slower, "of it", 1e-3, "CVODE")
     coarse, _ = cable_accuracy(replace(cell, step_ms=2 * cell.step_ms))
-    yield Row("axon: the same in steps twice as long", coarse, "of the amplitude")
+    yield Row("axon: largest error in steps twice as long", coarse, "of the amplitude")
     sets = np.repeat(cell.parameters, n_sets, axis=1)
     names = cell.membrane.model.parameter_names
     free = [k for k, name in enumerate(names) if name != CAPACITANCE]
