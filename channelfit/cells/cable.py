@@ -19,7 +19,7 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Cable:
-    """A cylinder with sealed ends, whose membrane is the same everywhere.
+    """A cylinder with sealed ends and the same membrane everywhere.
 
     Attributes:
         length_um, diameter_um: of the cylinder.
@@ -47,7 +47,7 @@ class Cable:
 
     @property
     def recorded(self) -> np.ndarray:
-        """The segments whose voltage is recorded, (n_places,)."""
+        """The segments of the recorded voltages, (n_places,)."""
         return np.array([self.segment(x) for x in self.record_um])
 
     def finer(self) -> Cable:

@@ -10,7 +10,7 @@ differ in length; `steps` has the weights of every one of them.
 
 from __future__ import annotations
 
-from channelfit.cells.kernel import _BACK, CellSource
+from channelfit.cells.kernel import BACK, CellSource
 from channelfit.cells.membrane import CAPACITANCE
 
 
@@ -34,7 +34,7 @@ class CableSource(CellSource):
             rows = {"theta": len(self.model.parameters), "q": self.n_rates, "m": self.n_square}
             rows |= {"status": 1, "currents": self.n_currents, "z": 4 * self.widest}
             w(*(f"{name} = np.empty({max(1, size) * L})" for name, size in rows.items()))
-            back = range(_BACK)
+            back = range(BACK)
             w(*(f"x{j or ''} = np.empty(n*{max(1, self.n_x) * L})" for j in back))
             # one segment more, which is nothing, stands beside either end
             names = [*(f"{x}{j or ''}" for x in "vab" for j in back), "rest", "share", "right"]
@@ -74,12 +74,12 @@ class CableSource(CellSource):
         # the first steps give what is older no weight, but it has to be finite
         for x in ("v", "a", "b", "x"):
             with w.block(f"for k in range({x}.size):"):
-                w(*(f"{x}{j}[k] = {x}[k]" for j in range(1, _BACK)))
+                w(*(f"{x}{j}[k] = {x}[k]" for j in range(1, BACK)))
 
     def _write_cable(self) -> None:
         """Write cable: the voltages of all segments, a step on."""
         w, L, at = self.w, self.lanes, self.at
-        names = ", ".join(f"{x}{j or ''}" for x in "vab" for j in range(_BACK))
+        names = ", ".join(f"{x}{j or ''}" for x in "vab" for j in range(BACK))
         scratch = "rest, share, right"
         head = f"cable(theta, {names}, {scratch}, axial, pushed, {self.weights}, e1, e2, e3, e4)"
         with self.function(head, "The new voltages, of a tridiagonal system, into v."):
@@ -88,14 +88,14 @@ class CableSource(CellSource):
                 w("left = h*axial[s, 0]", "next = h*axial[s, 1]", "push = h*axial[s, 2]*pushed")
                 with self.over_lanes():
                     for x in "ab":
-                        old = [at(f"{x}{j or ''}", "s") for j in range(_BACK)]
+                        old = [at(f"{x}{j or ''}", "s") for j in range(BACK)]
                         terms = (f"e{j + 1}*{text}" for j, text in enumerate(old))
                         w(f"s{x} = {' + '.join(terms)}")
-                        w(*(f"{old[j]} = {old[j - 1]}" for j in range(_BACK - 1, 0, -1)))
-                    old = [at(f"v{j or ''}", "s") for j in range(_BACK)]
+                        w(*(f"{old[j]} = {old[j - 1]}" for j in range(BACK - 1, 0, -1)))
+                    old = [at(f"v{j or ''}", "s") for j in range(BACK)]
                     capacitance = at("theta", self.membrane.row(CAPACITANCE))
                     w(f"past = {self.past.format(*old)} + h*sb + push/{capacitance}")
-                    w(*(f"{old[j]} = {old[j - 1]}" for j in range(_BACK - 1, 0, -1)))
+                    w(*(f"{old[j]} = {old[j - 1]}" for j in range(BACK - 1, 0, -1)))
                     before = {x: f"{x}[s*{L} + l]" for x in ("rest", "share", "right")}
                     w(f"own = c0 - h*sa + left*{before['rest']}*{before['share']}")
                     w("per = 1.0/(own + next)")
@@ -113,7 +113,7 @@ class CableSource(CellSource):
         w = self.w
         names = ("h", *(f"c{j}" for j in range(5)), *(f"e{j}" for j in range(1, 5)))
         w(*(f"{name} = steps[k - 1, {j}]" for j, name in enumerate(names)))
-        old = ", ".join(f"{x}{j or ''}" for x in "vab" for j in range(_BACK))
+        old = ", ".join(f"{x}{j or ''}" for x in "vab" for j in range(BACK))
         w(
             f"cable(theta, {old}, rest, share, right, axial, stimulus[sweep, k - 1],"
             f" {', '.join(names)})"

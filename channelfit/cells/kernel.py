@@ -26,7 +26,7 @@ from channelfit.scoring.kernels.derivatives import derivative
 from channelfit.scoring.kernels.printer import PYTHON, ScalarPrinter, assignments
 
 #: Steps back of which voltage and occupancies are remembered.
-_BACK = 4
+BACK = 4
 
 
 class CellSource(LaneChannel):
@@ -116,7 +116,7 @@ class CellSource(LaneChannel):
         ):
             with self.over_lanes():
                 for i in range(first, first + n - 1):
-                    now, *before = (self.at(f"x{j or ''}", i) for j in range(_BACK))
+                    now, *before = (self.at(f"x{j or ''}", i) for j in range(BACK))
                     w(f"r{i - first + 1} = {self.past.format(now, *before)}")
                     w(f"{before[2]} = {before[1]}", f"{before[1]} = {before[0]}")
                     w(f"{before[0]} = {now}")
@@ -171,8 +171,8 @@ class CellSource(LaneChannel):
         ):
             w("n_candidates = parameters.shape[1]")
             rows = {"theta": len(self.model.parameters), "q": self.n_rates, "m": self.n_square}
-            rows |= {f"x{j or ''}": self.n_x for j in range(_BACK)}
-            rows |= {f"{name}{j or ''}": 1 for name in "ab" for j in range(_BACK)}
+            rows |= {f"x{j or ''}": self.n_x for j in range(BACK)}
+            rows |= {f"{name}{j or ''}": 1 for name in "ab" for j in range(BACK)}
             rows |= {"status": 1, "v": 1, "currents": self.n_currents, "z": 4 * self.widest}
             w(*(f"{name} = np.empty({max(1, n) * L})" for name, n in rows.items()))
             with w.block("for block in range(first, last):"):
@@ -202,7 +202,7 @@ class CellSource(LaneChannel):
         for k in range(len(self.model.chains)):
             w(f"initStateProbs{k}(q, x[{self.first_x[k] * self.lanes}:], m, z)")
         w("flow(v, theta, x, a, b, currents)")
-        for j in range(1, _BACK):
+        for j in range(1, BACK):
             with w.block(f"for k in range({self.n_x * self.lanes}):"):
                 w(f"x{j}[k] = x[k]")
             with self.over_lanes():

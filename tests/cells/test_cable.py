@@ -44,7 +44,7 @@ def voltage(cell: Cell, parameters: np.ndarray | None = None) -> np.ndarray:
 
 
 def passive(stimulus: Stimulus, duration_ms: float, **changes: Any) -> Cell:
-    """A cable of 2 mm and 4 um whose channel is always half open, besides its leak."""
+    """A cable of 2 mm and 4 um with a channel that is always half open, and a leak."""
     cable = replace(Cable(2000.0, 4.0, 11, 150.0, 0.0, (0.0, 2000.0)), **changes)
     area = cable.area_um2
     model = load_model(CONSTANT[0])
@@ -53,6 +53,7 @@ def passive(stimulus: Stimulus, duration_ms: float, **changes: Any) -> Cell:
     return Cell("passive", membrane, stimulus, -70.0, 0.0, duration_ms, 0.01, 0.05, cable=cable)
 
 
+#: The file of the channel, which a fixture writes.
 CONSTANT: list[Path] = []
 
 
@@ -304,7 +305,7 @@ def test_the_function_has_a_trace_for_each_place(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_velocity_goes_with_the_root_of_the_diameter(axon: Cell) -> None:
-    """On cables of one length, whose segments are not alike in space constants."""
+    """On cables of one length, of which the segments differ in space constants."""
     found = []
     longer = ["cable.length=100 mm", "cable.segments=1201", "cable.record=[60 mm, 80 mm]"]
     for diameter in ("100 um", "400 um"):
