@@ -106,7 +106,8 @@ def step_edges(grid: np.ndarray, corners: np.ndarray) -> tuple[np.ndarray, np.nd
             pieces.append(size)
             equal += 1
         share = length / sum(pieces)
-        edges += [*(stops[k] + share * np.cumsum(pieces[:-1])), stops[k + 1]]
+        edges += [edges[-1] + share * sum(pieces[:n]) for n in range(1, len(pieces))]
+        edges.append(stops[k + 1])
         fresh += [False] * (len(pieces) - 1) + [bool(new[k + 1])]
         size *= share
     return np.array(edges), np.array(fresh)

@@ -92,6 +92,7 @@ class CellSimulator:
 
 def _along(cell: Cell, cable: Cable, grid: np.ndarray, settled: int, every: int) -> list[Any]:
     """Return what the kernel of a cable gets of stimulus, steps, samples, segments and places."""
+    check(len(grid), 500, "steps", key="step")  # bytes of times, weights and currents
     edges, fresh = step_edges(grid, cell.stimulus.jumps())
     samples = np.full(len(edges), -1)
     samples[np.searchsorted(edges, grid[settled::every])] = np.arange(len(cell.times_ms))

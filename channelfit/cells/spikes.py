@@ -25,13 +25,15 @@ MEASURES = {
 VELOCITY = "velocity_m_per_s"
 #: mV: an action potential is at a place when the voltage first rises through this.
 _PASSING = -20.0
+#: Samples: what is less cannot be seen between them.
+_AT_ONCE = 1e-3
 
 
 def velocities(voltage: np.ndarray, sampling_ms: float, distances_um: np.ndarray) -> np.ndarray:
     """Return the conduction velocity at each place of a cable from the one before, m/s.
 
-    It is negative where the action potential comes from the other side, and NaN at the first place
-    and where none comes.
+    It is negative where the action potential comes from the other side, and NaN at the first place,
+    where none comes, and where it is at both places at once.
 
     Arguments:
         voltage: (n_traces, n_times, n_sets), all places of a sweep, then the next sweep.
@@ -43,7 +45,7 @@ def velocities(voltage: np.ndarray, sampling_ms: float, distances_um: np.ndarray
     sweeps = times.reshape(-1, len(distances_um) + 1, times.shape[-1])
     out = np.full(sweeps.shape, np.nan)
     delays = np.diff(sweeps, axis=1)
-    delays[delays == 0] = np.nan  # at both places at once, as under a stimulus to the whole cable
+    delays[np.abs(delays) < _AT_ONCE] = np.nan
     out[:, 1:] = 1e-3 * distances_um[:, None] / (delays * sampling_ms)
     return out.reshape(times.shape)
 

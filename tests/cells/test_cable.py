@@ -254,7 +254,7 @@ def test_velocities_of_drawn_waves() -> None:
         return np.asarray(-70.0 + 100 / (1 + np.exp(-(t - at_ms) / 0.1)))
 
     low = np.full_like(t, -70.0)
-    rows = [wave(5.01), wave(6.0234), wave(5.5), wave(5.01), wave(5.01), low]
+    rows = [wave(5.01), wave(6.0234), wave(5.5), wave(5.01), wave(5.01 + 1e-6), low]
     v = np.array(rows)[..., None]
     found = velocities(v, 0.05, np.array([10e3, 1e3]))[:, 0]
     expected = [np.nan, 10 / 1.0134, 1 / -0.5234, np.nan, np.nan, np.nan]

@@ -86,7 +86,7 @@ CABLE = Keys(
     axial=Key(
         Quantity("resistivity"), "The resistivity of the inside.", "35.4 Ohm cm", required=True
     ),
-    segments=Key(Integer(2, 100_000), "How many segments there are.", 101, 101),
+    segments=Key(Integer(2, 10_000), "How many segments there are.", 101, 101),
     at=Key(Quantity("length"), "Where the stimulus is injected.", "10 mm", 0.0),
     record=Key(
         List(Quantity("length"), 1),
