@@ -4,6 +4,9 @@ A criterion takes the information of an ensemble of parameter vectors and return
 smaller the better, with its derivative by each element. Before it is inverted the weak knowledge of
 the ranges is added, so that a parameter that a protocol does not determine counts as little known
 and not as infinitely so. D, A and E as in Atkinson and Donev (1992).
+
+Where the samples of the noise are correlated, the covariance of least squares is M K M: M is the
+inverse of that information, as of independent samples, and K the covariance of the gradient.
 """
 
 from __future__ import annotations
@@ -41,24 +44,40 @@ class Criterion:
     worst: bool = False
     predicted: Array | None = None
 
-    def covariance(self, information: Array) -> Array:
-        """Return covariances (n_members, n_free, n_free)."""
-        known = information + np.einsum("im,ij->mij", self.prior, np.eye(len(self.prior)))
-        root = np.sqrt(np.diagonal(known, axis1=1, axis2=2))
-        scale = root[:, :, None] * root[:, None, :]
-        inverse: Array = np.linalg.inv(known / scale) / scale
-        return inverse
+    def covariance(self, information: Array, spread: Array | None = None) -> Array:
+        """Return covariances (n_members, n_free, n_free).
 
-    def __call__(self, information: Array) -> tuple[float, Array]:
-        """Return the criterion and its derivative by the information of each member."""
-        c = self.covariance(information)
+        Arguments:
+            spread: likewise, the covariance of the gradient; None where it is the information.
+        """
+        inverse = self._inverse(information)
+        return inverse if spread is None else inverse @ self._known(spread) @ inverse
+
+    def __call__(
+        self, information: Array, spread: Array | None = None
+    ) -> tuple[float, Array, Array]:
+        """Return the criterion, and its derivatives by the information and by the spread."""
+        c, inverse = self.covariance(information, spread), self._inverse(information)
         values, slopes = self._of_members(c)
         shares = np.full(len(values), 1.0 / len(values))
         value = float(values.mean())
         if self.worst:
             value, shares = worst_of(values)
-        # d(inverse of F) is -C dF C
-        return value, -shares[:, None, None] * (c @ slopes @ c)
+        slopes = shares[:, None, None] * slopes
+        # d(inverse of F) is -M dF M
+        half = inverse @ slopes @ c
+        return value, -half - half.swapaxes(1, 2), inverse @ slopes @ inverse
+
+    def _known(self, found: Array) -> Array:
+        known: Array = found + np.einsum("im,ij->mij", self.prior, np.eye(len(self.prior)))
+        return known
+
+    def _inverse(self, information: Array) -> Array:
+        known = self._known(information)
+        root = np.sqrt(np.diagonal(known, axis1=1, axis2=2))
+        scale = root[:, :, None] * root[:, None, :]
+        inverse: Array = np.linalg.inv(known / scale) / scale
+        return inverse
 
     def _of_members(self, c: Array) -> tuple[Array, Array]:
         """Return the criterion of each member, and its derivative by the covariance."""

@@ -4,7 +4,8 @@ With white noise of variance s^2 at one sample each dt, the information of the p
 
     F = 1/(s^2 dt) * integral of S(t) S(t)^T dt,   S = dI/dtheta,
 
-and every criterion is a function of F alone. A protocol is a sequence of pieces at constant
+and every criterion is a function of F alone, or, where samples of the noise are correlated, of F
+and of what `correlation` adds. A protocol is a sequence of pieces at constant
 voltages. A long piece is cut into panels, each twice as long as the one before, because currents
 change most after a step; the integral in a panel is Gauss's. The states and their derivatives by
 parameters follow a linear equation, so that a panel takes them to its end by a matrix exponential
@@ -21,6 +22,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from channelfit.designs.correlation import Correlation
 from channelfit.designs.criteria import Criterion
 from channelfit.designs.derivatives import STEP, Derived, derived, generators, scope_of
 from channelfit.model.channel import Chain, ChannelModel
@@ -88,6 +90,7 @@ class Informed:
         sampling: ms between samples.
         factor: whether a factor of the whole current, which is 1, is in question, too, as the
             first parameter.
+        correlation: of the noise of samples; None where they are independent.
 
     Raises:
         InputError: a gate without a time constant.
@@ -100,21 +103,25 @@ class Informed:
         noise: float,
         sampling: float,
         factor: bool = False,
+        correlation: Correlation | None = None,
     ) -> None:
         for name in (c.name for s in sources for c in s.model.chains if c.instant):
             raise InputError(f"the gate {name} has no time constant (tau: 0); design needs one")
         self.sources, self.scales, self.factor = sources, scales, factor
-        self.per_ms = 1.0 / (noise**2 * sampling)
+        self.per_ms, self.correlation = 1.0 / (noise**2 * sampling), correlation
 
-    def matrices(self, pieces: Pieces) -> Array:
-        """Return the information (n_members, n_free, n_free)."""
-        found: Array = _Walk(self, pieces, complex_step=False).information
-        return found
+    def matrices(self, pieces: Pieces) -> tuple[Array, Array | None]:
+        """Return the information of independent samples, and the covariance of the gradient.
+
+        Both are (n_members, n_free, n_free); None for the second where the two are equal.
+        """
+        walk = _Walk(self, pieces, complex_step=False)
+        return walk.information, walk.spread
 
     def shares(self, pieces: Pieces) -> Array:
         """Return the information of each piece on each parameter, (n_pieces, n_free, n_members).
 
-        They add up to the diagonal of the information.
+        They add up to the diagonal of the information of independent samples.
         """
         walk = _Walk(self, pieces, complex_step=False)
         each = np.einsum("qg,iqgm->qim", walk.weights, walk.scaled**2)
@@ -125,8 +132,8 @@ class Informed:
     def with_gradient(self, pieces: Pieces, criterion: Criterion) -> tuple[float, Slopes]:
         """Return a criterion of the information, and its derivatives by pieces."""
         walk = _Walk(self, pieces, complex_step=True)
-        value, slope = criterion(walk.information)
-        return value, walk.backward(slope)
+        value, *slopes = criterion(walk.information, walk.spread)
+        return value, walk.backward(*slopes)
 
 
 class _ChainWalk:
@@ -325,6 +332,16 @@ class _Walk:
         self.scaled = self.slopes.real * informed.scales[:, None, None]
         weighted = self.weights[None, :, :, None] * self.scaled
         self.information = np.einsum("iqgm,jqgm->mij", weighted, self.scaled, optimize=True)
+        self.spread: Array | None = None
+        if informed.correlation is not None:
+            lengths = pieces.lengths[self.piece_of]
+            whole = np.where(pieces.lengths > 0, pieces.lengths, np.inf)
+            self.counts = (pieces.counted / whole)[self.piece_of]
+            y = self.scaled * self.counts[:, None, None]
+            widths = np.multiply.outer(lengths * self.parts, _WEIGHTS).ravel()
+            begins = np.flatnonzero(self.begins) * len(_WEIGHTS)
+            self.products = informed.correlation.products(_flat(y), widths, begins)
+            self.spread = informed.per_ms * self.products.total
 
     def _at_nodes(self, values: Array) -> Array:
         """Return values (members, pieces + 1) as (panels, 1, members)."""
@@ -353,18 +370,30 @@ class _Walk:
                     found[k] += rest * part(self.chains[c].open_by[:, :, row])
         return found
 
-    def backward(self, slope: Array) -> Slopes:
+    def backward(self, slope: Array, of_spread: Array) -> Slopes:
         """Return derivatives of a criterion by the pieces.
 
         Arguments:
-            slope: of the criterion by the information, (members, n_free, n_free), symmetric.
+            slope, of_spread: of the criterion by the information and by the covariance of the
+                gradient, (members, n_free, n_free), symmetric.
         """
+        if self.spread is None:
+            slope = slope + of_spread
         scales = self.informed.scales[:, None, None]
         turned = np.einsum("mij,jqgm->iqgm", slope, self.scaled, optimize=True)
         squares = (turned * self.scaled).sum(axis=(0, 3))  # panels, nodes
-        q = 2.0 * self.weights[None, :, :, None] * turned * scales
+        q = 2.0 * self.weights[None, :, :, None] * turned
+        n, panels = len(self.pieces.lengths), self.piece_of
+        by_length, by_counts = np.zeros(len(panels)), np.zeros(len(panels))
+        if self.spread is not None:
+            by_y, by_widths = self.products.backward(self.informed.per_ms * of_spread)
+            by_y = by_y.reshape(q.shape)
+            q += by_y * self.counts[:, None, None]
+            by_counts = (by_y * self.scaled).sum(axis=(0, 2, 3))
+            by_length += by_widths.reshape(-1, len(_WEIGHTS)) @ _WEIGHTS
+        q = q * scales
         by_v = (q * self.slopes.imag).sum(axis=(0, 2, 3)) / STEP
-        by_length, by_holding = np.zeros(len(by_v)), 0.0
+        by_holding = 0.0
         opens = [chain.open.real for chain in self.chains]
         for c, chain in enumerate(self.chains):
             moved = [o + 1j * STEP if k == c else o for k, o in enumerate(opens)]
@@ -377,13 +406,19 @@ class _Walk:
             own_v, own_length, own_holding = chain.backward(bar, bar_by)
             by_v, by_length = by_v + own_v, by_length + own_length
             by_holding += own_holding
-        n, panels = len(self.pieces.lengths), self.piece_of
         per_length = self.informed.per_ms * (squares @ _WEIGHTS)
+        whole = np.where(self.pieces.lengths > 0, self.pieces.lengths, np.inf)
+        by_counted = np.bincount(panels, by_counts, n) / whole
         return (
             np.append(np.bincount(panels, by_v, n), by_holding),
-            np.bincount(panels, by_length * self.parts, n),
-            np.bincount(panels, per_length * self.parts, n),
+            np.bincount(panels, by_length * self.parts, n)
+            - by_counted * self.pieces.counted / whole,
+            np.bincount(panels, per_length * self.parts, n) + by_counted,
         )
+
+
+def _flat(at_nodes: Array) -> Array:
+    return at_nodes.reshape(len(at_nodes), -1, at_nodes.shape[-1])
 
 
 def _rest(powers: Sequence[tuple[int, int]], place: int, opens: Sequence[Array]) -> Array:

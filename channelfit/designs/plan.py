@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.optimize import Bounds, minimize
 
+from channelfit.designs.correlation import Correlation, sums_of_samples
 from channelfit.designs.criteria import Criterion, worst_of
 from channelfit.designs.information import Informed, Pieces, Source
 from channelfit.designs.waveform import Limits, Waveform
@@ -23,6 +25,7 @@ from channelfit.problem.recording import Recording
 from channelfit.problem.statuses import OK
 from channelfit.reading.errors import InputError
 from channelfit.results.identity import hash_of
+from channelfit.results.uncertainty.noise_spectrum import NoiseSpectrum
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import make_scorer
 from channelfit.tasks.result_store import Arrays, Key, expect
@@ -33,6 +36,8 @@ Array = np.ndarray
 FAILED = 1e10
 #: A parameter stays open whose expected standard error exceeds this part of its value.
 _OPEN = 0.5
+#: The step of the logarithm of a parameter by which derivatives of currents are computed.
+_STEP = 1e-4
 #: By which parts of their bounds numbers are moved to find a better protocol through a clamp.
 _MOVES = 1 / 16, 1 / 32, 1 / 64
 
@@ -221,6 +226,7 @@ class ParameterPlan(DesignPlan):
         criterion: one of `criteria.KINDS`; counting: names of the parameters that count, all where
             empty; worst: whether the worst member of the ensemble counts.
         predict: protocols under which currents are predicted.
+        spectrum: of the noise; None where its samples are independent.
     """
 
     small = True
@@ -229,12 +235,16 @@ class ParameterPlan(DesignPlan):
     counting: tuple[str, ...] = ()
     worst: bool = False
     predict: tuple[Protocol, ...] = ()
+    spectrum: NoiseSpectrum | None = None
 
     @property
     def contents(self) -> Mapping[str, Any]:
         """See `DesignPlan`."""
         predict = [hash_of(repr((p.sweeps, p.sampling_ms, p.holding_mV))) for p in self.predict]
-        own = {"criterion": [self.criterion, *self.counting, self.worst], "predict": predict}
+        kind = [self.criterion, *self.counting, self.worst]
+        own: dict[str, Any] = {"criterion": kind, "predict": predict}
+        if self.spectrum is not None:
+            own["spectrum"] = hash_of(self.spectrum.place, self.spectrum.ratio)
         return {**super().contents, **own}
 
     @property
@@ -266,8 +276,13 @@ class ParameterPlan(DesignPlan):
     @cached_property
     def informed(self) -> Informed:
         """The information of pieces, under an ideal clamp."""
-        source = self.subject.source(self.subject.members)
-        return Informed([source], self.scales, self.noise, self.limits.sampling)
+        source, sampling = self.subject.source(self.subject.members), self.limits.sampling
+        correlation = None
+        if self.spectrum is not None:
+            n = round(self.limits.length / sampling)
+            correlation = Correlation(self.spectrum.autocorrelation(n), sampling)
+        parts = [source], self.scales, self.noise, sampling
+        return Informed(*parts, correlation=correlation)
 
     def search(self, x: Array) -> tuple[Array, float]:
         """See `DesignPlan`; through a clamp, the criterion is that of the protocol."""
@@ -279,7 +294,8 @@ class ParameterPlan(DesignPlan):
     def measured(self, x: Array) -> float:
         """Return the criterion of the protocol of a vector, sample by sample and by its clamp."""
         try:
-            found = self.judge(self.information(self.protocol(x, "trial")))[0]
+            protocol = self.protocol(x, "trial")
+            found = self.judge(self.information(protocol), self.spread(protocol))[0]
         except InputError:  # no finite current
             return FAILED
         return found if np.isfinite(found) else FAILED
@@ -311,7 +327,7 @@ class ParameterPlan(DesignPlan):
         The value of a prediction is the root mean square of the current.
         """
         subject, members = self.subject, self.subject.members
-        covariance = self.judge.covariance(self.information(protocol))
+        covariance = self.judge.covariance(self.information(protocol), self.spread(protocol))
         variances = list(np.diagonal(covariance, axis1=1, axis2=2).T)
         values = members[subject.places, 0]
         known = [(p.name, float(v), p.unit) for p, v in zip(subject.free, values, strict=True)]
@@ -362,6 +378,33 @@ class ParameterPlan(DesignPlan):
         n = experiment.recording.weight.sum()
         information: Array = scaled * n / (2 * self.variance(protocol))
         return information
+
+    def spread(self, protocol: Protocol) -> Array | None:
+        """Return the covariance of the gradient, likewise; None where it is the information.
+
+        Derivatives of the currents are differences of simulations.
+
+        Raises: InputError for another sampling interval, at which the noise is not known.
+        """
+        if self.spectrum is None:
+            return None
+        dt, subject = self.limits.sampling, self.subject
+        if not math.isclose(protocol.sampling_ms, dt):
+            raise InputError(
+                f"{protocol.name} has a sample each {protocol.sampling_ms:g} ms, and what is known "
+                f"of the noise is its correlation each {dt:g} ms",
+                key="noise",
+            )
+        recording = self.experiment(subject, protocol).recording
+        assert recording is not None
+        lags, found = self.spectrum.autocorrelation(recording.weight.shape[1]), list[Array]()
+        for member, scale in zip(subject.members.T, self.scales.T, strict=True):
+            steps = np.zeros((len(member), len(scale)))
+            steps[subject.places, range(len(scale))] = _STEP * scale
+            ends = [subject.simulated(protocol, member[:, None] + s) for s in (steps, -steps)]
+            slopes = np.where(recording.weight[..., None] > 0, ends[0] - ends[1], 0.0) / (2 * _STEP)
+            found.append(sums_of_samples(lags, slopes) / self.noise**2)
+        return np.array(found)
 
 
 @dataclass(frozen=True, eq=False)

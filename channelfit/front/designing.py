@@ -25,7 +25,7 @@ from channelfit.designs.separation import SeparationPlan
 from channelfit.designs.waveform import KINDS, Limits
 from channelfit.front import kinds
 from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
-from channelfit.front.result import Fit
+from channelfit.front.result import Fit, load
 from channelfit.front.simulation import values_with
 from channelfit.front.table import table_of
 from channelfit.front.verbs.models import DesignOptions
@@ -41,9 +41,11 @@ from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.files import write_text
 from channelfit.reading.formats.syncropatch import eph_text
 from channelfit.reading.keys import KEYS
-from channelfit.results.files import make_folder
+from channelfit.results.files import fit_file, make_folder
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_state import json_text
+from channelfit.results.uncertainty.assessment import assess
+from channelfit.results.uncertainty.noise_spectrum import NoiseSpectrum
 from channelfit.tasks.executor import Executor, task_results
 from channelfit.tasks.result_store import ResultStore
 from channelfit.tasks.worker import software
@@ -202,7 +204,7 @@ def design(
     separate: Sequence[Scheme] = (),
     length: float | str = "15 s",
     segments: str = "20 step",
-    noise: float | str = "10 pA",
+    noise: float | str | Fit | os.PathLike[str] = "10 pA",
     limits: Mapping[str, Any] | None = None,
     criterion: str = "log",
     parameters: Sequence[str] | str = (),
@@ -217,7 +219,7 @@ def design(
 ) -> Design:
     """Design a protocol that determines the parameters of a model.
 
-    Expected standard errors follow from the Fisher information of white noise. From random starts
+    Expected standard errors are those of least squares. From random starts
     a quasi-Newton method descends by exact derivatives of the criterion by all voltages and
     durations. The best protocol is rounded to whole mV and samples, and judged again by the
     derivatives by which fits descend. With `separate` it separates schemes instead: the least
@@ -232,7 +234,8 @@ def design(
             fits keep the bounds on rates of their files.
         length: ms, of each sweep.
         segments: how many of which kind, one after the other, such as ``"10 step, 2 ramp, sines"``.
-        noise: pA, the standard deviation of a sample.
+        noise: pA, the standard deviation of a sample, independent of others; or a `Fit` or the
+            folder of a run, whose residuals are taken as noise, with their correlation.
         limits: of amplifier and cell, those that differ from the defaults: ``holding`` before each
             sweep (``"-80 mV"``, or a range to choose from, ``"-100 mV .. -60 mV"``), ``lowest``
             (``"-120 mV"``) and ``highest`` (``"60 mV"``) command, ``slew``, mV/ms, which makes
@@ -345,11 +348,13 @@ def design_plan(
         cautions += [*channel.cautions, *found]
         members = vectors_about(model, whole("members"), spread, given["seed"])
         subjects.append(Subject(replace(model, name=title), members, clamp, bounds))
+    noise, spectrum, found = _noise(given["noise"], limits)
+    cautions += found
     common: dict[str, Any] = {
         "subjects": tuple(subjects),
         "kinds": segments_of(given["segments"]),
         "limits": limits,
-        "noise": number("noise", "current"),
+        "noise": noise,
         "seed": given["seed"],
         "iterations": whole("iterations"),
     }
@@ -361,12 +366,18 @@ def design_plan(
     }
     _check(subjects[0], common, own)
     if len(subjects) == 1:
-        return ParameterPlan(**common, **own), cautions
+        return ParameterPlan(**common, **own, spectrum=spectrum), cautions
     if own["criterion"] != "log" or any((own["counting"], own["worst"], own["predict"])):
         raise InputError(
             "of schemes that are to be separated the least distance counts; criterion, "
             "parameters, predict and worst are for the parameters of one",
             key="separate",
+        )
+    if spectrum is not None:
+        raise InputError(
+            "the residuals are correlated, and schemes are separated under independent noise; "
+            f"give its standard deviation, {noise:.3g} pA",
+            key="noise",
         )
     return SeparationPlan(**common), cautions
 
@@ -376,8 +387,13 @@ def _read(scheme: Scheme) -> ReadScheme:
         return scheme.model.channel, scheme._plan.section, scheme.name
     if isinstance(scheme, Model):
         return scheme.channel, {}, scheme.channel.name
-    channel, document = kinds.channel_document(scheme)
-    return channel, document.get("fit") or {}, scheme
+    return read_scheme(Path(scheme))
+
+
+def read_scheme(path: Path, overrides: Sequence[str] = ()) -> ReadScheme:
+    """Return the scheme of a model file, a fit file or a run folder."""
+    channel, document = kinds.channel_document(fit_file(path), overrides)
+    return channel, document.get("fit") or {}, path
 
 
 def _of_fit(
@@ -400,6 +416,45 @@ def _of_fit(
     ends = [limits.lowest, limits.highest]
     commands = Protocol.steps(ends, 1.0, holding=limits.holding[0], sampling=1.0)
     return found[0], read_rate_bounds(section, model, [commands]) + tied_bounds(model), cautions
+
+
+def _noise(given: Any, limits: Limits) -> tuple[float, NoiseSpectrum | None, list[Caution]]:
+    """Return the standard deviation of a sample, pA, its spectrum, and what looks wrong.
+
+    The spectrum is None where samples are independent.
+    """
+    if not isinstance(given, Fit):
+        if not isinstance(given, os.PathLike) and not os.path.exists(str(given)):
+            try:
+                return quantities(given, "noise", "current")[0], None, []
+            except InputError as error:
+                words = f"{error.message}, or the folder of a finished fit"
+                raise InputError(words, key="noise") from None
+        given = load(given)
+    plan, sampling = given._plan, limits.sampling
+    kinds.with_currents(plan, "so it has no residuals of currents")
+    experiments = [e for e in plan.problem.experiments if e.weight > 0]
+
+    def refuse(wrong: object, message: str, key: str = "noise") -> None:
+        if wrong:
+            raise InputError(f"{given.name}: {message}", key=key)
+
+    observed = any(e.recording is None or e.observations for e in experiments)
+    refuse(observed, "published numbers have no series of residuals")
+    refuse(plan.problem.noise is not None, "the noise of channels changes with the current")
+    others = [e.protocol.sampling_ms for e in experiments]
+    others = [dt for dt in others if not math.isclose(dt, sampling)]
+    words = f"the residuals have a sample each {', '.join(f'{dt:g}' for dt in others[:1])} ms"
+    refuse(others, f"{words}, and the design each {sampling:g} ms; the two must agree", "sampling")
+    found = assess(plan, given._scorer, given._result.values, traces=given.traces).estimate
+    refuse(found.assumed, "the recording has no noise")
+    cautions = []
+    longest = max(e.protocol.times_ms.size * e.protocol.n_sweeps for e in experiments) * sampling
+    if found.spectrum is not None and longest < limits.length:
+        value = f"{longest:g} ms of residuals for {limits.length:g} ms"
+        why = "slower noise than they hold is taken to be as strong as their slowest"
+        cautions.append(Caution(f"noise: {given.name}", value, why))
+    return found.sigma_pA, found.spectrum, cautions
 
 
 def loaded(protocols: Sequence[Protocol | str | os.PathLike[str]]) -> list[Protocol]:

@@ -14,6 +14,7 @@ import yaml
 from scipy.integrate import quad
 
 import channelfit as cf
+from channelfit.designs.correlation import Correlation
 from channelfit.designs.criteria import KINDS, Criterion
 from channelfit.designs.information import Informed, Pieces, Source, _dual_exponential
 from channelfit.designs.plan import DesignTasks, ParameterPlan
@@ -26,6 +27,7 @@ from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import build_protocol
 from channelfit.problem.waves import Ramp
 from channelfit.reading.errors import InputError
+from channelfit.results.uncertainty.noise_spectrum import NoiseSpectrum
 from support.json_output import run
 from support.truths import in_turns
 
@@ -52,13 +54,22 @@ def two_states(rate: str = "k*exp(v/30)") -> ChannelModel:
     )
 
 
-def informed(model: ChannelModel, n: int = 1, noise: float = 5.0) -> Informed:
+def step_current(t: np.ndarray, v: float, k: Any, b: Any, g: Any) -> np.ndarray:
+    """The current of these two states after a step from -80 mV, in closed form."""
+    before, now = k * np.exp(-80 / 30), k * np.exp(v / 30)
+    start, limit = before / (before + b), now / (now + b)
+    return np.asarray(g * (v + 90) * (limit + (start - limit) * np.exp(-(now + b) * t)))
+
+
+def informed(model: ChannelModel, n: int = 1, noise: float = 5.0, **more: Any) -> Informed:
     """Information about the logarithms of all parameters, of an ensemble about the values."""
     factors = np.exp(0.1 * np.random.default_rng(0).standard_normal((len(model.parameters), n)))
     members = model.values()[:, None] * factors
     places = [k for k, p in enumerate(model.parameters) if not p.fixed]
     names = [model.parameters[k].name for k in places]
-    return Informed([Source(model, members, names)], members[places], noise, LIMITS.sampling)
+    return Informed(
+        [Source(model, members, names)], members[places], noise, LIMITS.sampling, **more
+    )
 
 
 def held(volts: list[float], lengths: list[float]) -> Pieces:
@@ -90,21 +101,51 @@ def test_information_is_that_of_exponentials():
         step = np.where(np.arange(3) == k, 1e-5, 0.0)
         slopes.append((current(values * (1 + step)) - current(values * (1 - step))) / 2e-5)
     exact = np.array(slopes) @ np.array(slopes).T * dt * found.per_ms
-    matrix = found.matrices(held(volts, lengths))[0]
+    matrix = found.matrices(held(volts, lengths))[0][0]
     assert np.abs(matrix / exact - 1).max() < 5e-5
 
 
-@pytest.mark.parametrize("name", ["herg_markov", "na_hh", "model_b"])
-def test_information_is_that_of_the_derivatives_of_fits(name):
-    """Of gates with powers and of schemes: integrals against sums over fine samples."""
+def colored(rho: float) -> NoiseSpectrum:
+    """The exact spectrum of noise of which each sample is rho times the one before, and new."""
+    place = np.linspace(np.log(1e-6), np.log(0.5), 500)
+    ratio = (1 - rho**2) / np.abs(1 - rho * np.exp(-2j * np.pi * np.exp(place))) ** 2
+    return NoiseSpectrum(ratio, np.eye(500), np.zeros((500, 0, 0)), rho, place, np.zeros(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "rho"), [("herg_markov", 0.999), ("na_hh", -0.5), ("model_b", 0.98)]
+)
+def test_information_is_that_of_the_derivatives_of_fits(name, rho):
+    """Of gates with powers and of schemes: integrals against sums over fine samples.
+
+    Likewise sums over pairs of cells against those over pairs of samples, under correlated noise.
+    """
     limits = {"sweeps": 2, "holding": "-100 mV .. -60 mV", "slew": "90 V/s", "mask": 1}
     limits |= {"length": 12, "sampling": 0.002, "shortest": 3, "segments": "2 step"}
-    plan = plan_for(load_model(f"models/{name}.yaml"), **limits)
+    plan = replace(plan_for(load_model(f"models/{name}.yaml"), **limits), spectrum=colored(rho))
     x = plan.waveform.rounded(plan.waveform.random(np.random.default_rng(3)))
-    fine = plan.information(plan.protocol(x, "x"), "reference")[0]
-    found = plan.informed.matrices(plan.waveform.pieces(x))[0]
-    scale = np.sqrt(np.diag(fine))
-    assert np.abs((found - fine) / np.multiply.outer(scale, scale)).max() < 5e-3
+    protocol = plan.protocol(x, "x")
+    fine = plan.information(protocol, "reference"), plan.spread(protocol)
+    found = plan.informed.matrices(plan.waveform.pieces(x))
+    for (one,), (other,), most in zip(found, fine, (5e-3, 1e-2), strict=True):
+        scale = np.sqrt(np.diag(other))
+        assert np.abs((one - other) / np.multiply.outer(scale, scale)).max() < most
+
+
+@pytest.mark.parametrize("rho", [0.97, -0.6])
+def test_errors_under_correlated_noise_are_those_of_least_squares(rho):
+    """One step of two states, masked: by complex steps of the closed form, and a dense matrix."""
+    limits = {"segments": "1 step", "sampling": 0.1, "mask": 2}
+    plan = replace(plan_for(two_states(), **limits), spectrum=colored(rho))
+    protocol = plan.protocol(np.array([20.0, 0.0]), "x")
+    t, steps = protocol.times_ms, two_states().values() * (1 + 1e-30j * np.eye(3))
+    slopes = np.array([step_current(t, 20, *step).imag / 1e-30 for step in steps])[:, t >= 2]
+    noise = 100 * rho ** np.abs(np.subtract.outer(*[np.arange(slopes.shape[1])] * 2))
+    known = slopes @ slopes.T + 100 * np.diag(plan.judge.prior[:, 0])
+    middle = slopes @ noise @ slopes.T + 1e4 * np.diag(plan.judge.prior[:, 0])
+    exact = np.linalg.inv(known) @ middle @ np.linalg.inv(known)
+    found = [row["error, %"] for row in plan.judged(protocol).rows.values()]
+    np.testing.assert_allclose(found, 100 * np.sqrt(np.diag(exact)), rtol=1e-3)
 
 
 ARGUMENTS = {
@@ -130,12 +171,14 @@ def plan_for(*models: ChannelModel, fit: Mapping[str, Any] | None = None, **chan
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), in_turns(len(KINDS), list(KINDS), ["herg_beattie", "model_b"])
+    ("kind", "name", "rho"),
+    in_turns(len(KINDS), list(KINDS), ["herg_beattie", "model_b"], [0.99, None, -0.5]),
 )
-def test_gradients_are_those_of_differences(kind, name):
+def test_gradients_are_those_of_differences(kind, name, rho):
     """Of steps, ramps and sines along random directions, with all limits; mean and worst member."""
     model = load_model(f"models/{name}.yaml")
-    found = informed(model, 2)
+    noise = rho and Correlation(rho ** np.arange(8000.0), LIMITS.sampling)
+    found = informed(model, 2, correlation=noise)
     n = len(found.scales)
     kinds = ["step", "ramp", "sines", "step"] if name == "model_b" else ["step", "ramp"]
     sweeps = 4 // len(kinds)
@@ -149,7 +192,7 @@ def test_gradients_are_those_of_differences(kind, name):
     gradient = wave.gradient(x, found.with_gradient(wave.pieces(x), judge)[1])
 
     def value(y: np.ndarray) -> float:
-        return judge(found.matrices(wave.pieces(y)))[0]
+        return judge(*found.matrices(wave.pieces(y)))[0]
 
     for direction in np.random.default_rng(2).standard_normal((2, len(x))):
         step = 1e-4 * direction * (wave.bounds[:, 1] - wave.bounds[:, 0]) / 10
@@ -164,7 +207,7 @@ def test_stiff_and_slow_rates_are_followed(rate):
     model = two_states().with_values(np.array([rate, 0.2, 2.0]))
     source = Source(model, model.values()[:, None], ["b"])
     found = Informed([source], np.ones((1, 1)), 1.0, 1.0)
-    matrix = found.matrices(held([0.0], [50.0]))
+    matrix = found.matrices(held([0.0], [50.0]))[0]
 
     def squared_slope(t: float) -> float:
         b = 0.2 + 1e-30j

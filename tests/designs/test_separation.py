@@ -87,7 +87,7 @@ def test_the_distance_is_that_of_simulated_currents():
         apart = currents[rival.truth][0] - currents[rival.scheme][0]
         exact = (apart**2).sum() * 2e-3 / LIMITS.sampling / plan.noise**2
         ((informed, _),) = plan.parts([rival])
-        found = informed.matrices(held(volts, lengths))[0, 0, 0]
+        found = informed.matrices(held(volts, lengths))[0][0, 0, 0]
         assert found == pytest.approx(exact, rel=2e-3)
 
 

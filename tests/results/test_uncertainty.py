@@ -77,7 +77,8 @@ def test_given_noise_and_correlations_scale_the_errors():
     exact = np.sqrt(np.diag(np.linalg.inv(design.T @ design)))
     found = estimate(objective, unit, 200, sigma_pA=0.7)
     np.testing.assert_allclose(found.physical_errors, 0.7 * exact, rtol=1e-7)
-    four_times = NoiseSpectrum(np.array([4.0]), np.eye(1), np.zeros((1, 0, 0)), 0.6)
+    one = np.zeros(1)
+    four_times = NoiseSpectrum(one + 4, np.eye(1), np.zeros((1, 0, 0)), 0.6, one, one[:0])
     wide = estimate(objective, unit, 200, four_times, 0.7)
     np.testing.assert_allclose(wide.physical_errors, 2 * found.physical_errors, rtol=1e-12)
     assert wide.chi_square(wide.cost + 1) == pytest.approx(found.chi_square(found.cost + 1) / 4)
@@ -269,6 +270,16 @@ def test_intervals_hold_under_one_over_f_noise():
         reach = stats.t.ppf(0.975, freedom) * np.sqrt(np.diag(covariance))
         held.append(np.abs(best) < reach)
     assert 0.9 < np.mean(held) < 0.99
+
+
+def test_the_autocorrelation_is_that_of_a_filter_and_a_line():
+    poles, lags = (0.9, 0.5), np.arange(60)
+    answer = signal.lfilter([1.0], np.poly(poles), np.eye(1, 400)[0])
+    row = filtered(100_000, *poles) + 2 * np.cos(2 * np.pi * 0.01 * np.arange(100_000))
+    found = spectrum_of([row], [np.ones(row.shape, bool)])
+    assert len(found.line_part) == 1
+    exact = np.correlate(answer, answer, "full")[399:459] + 2 * np.cos(2 * np.pi * 0.01 * lags)
+    assert np.abs(found.autocorrelation(60) - exact / exact[0]).max() < 0.03
 
 
 def test_a_line_is_as_strong_where_samples_beside_it_are_left_out():

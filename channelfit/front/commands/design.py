@@ -8,10 +8,9 @@ import click
 
 from channelfit.designs.plan import DesignTasks
 from channelfit.front.commands.inputs import warn
-from channelfit.front.designing import ReadScheme, design_plan, designed, loaded
+from channelfit.front.designing import design_plan, designed, loaded, read_scheme
 from channelfit.front.fitting import workers
 from channelfit.front.interrupts import all_is_done, held
-from channelfit.front.kinds import channel_document
 from channelfit.front.progress import compilations_shown
 from channelfit.front.verbs.models import DesignOptions
 from channelfit.reading.errors import printable
@@ -26,11 +25,7 @@ def design(options: DesignOptions) -> None:
     """Design a protocol, write it and print what it is expected to determine."""
     given = {field.name: getattr(options, field.name) for field in fields(options)}
     given |= {"parameters": names_in(options.parameters), "predict": loaded(options.predict)}
-    schemes = list[ReadScheme]()
-    for file in (options.model, *options.separate):
-        overrides = () if schemes else options.overrides
-        channel, document = channel_document(file, overrides)
-        schemes.append((channel, document.get("fit") or {}, file))
+    schemes = [read_scheme(options.model, options.overrides), *map(read_scheme, options.separate)]
     plan, cautions = design_plan(schemes, **given)
     warn(cautions)
     compared = loaded(options.compare)

@@ -249,10 +249,11 @@ class DesignOptions:
     With --separate it tells MODEL from other schemes instead: the least distance between the
     current of one of them and the best fit of another becomes large.
 
-    The criterion comes from the standard errors that white noise would leave. From random starts
-    all voltages and durations are moved downhill by its exact derivatives. The best protocol is
-    rounded to whole mV and samples, and judged again by the derivatives by which fits descend:
-    through the `clamp` of a fit where it has one, and then changed further while that is a gain.
+    The criterion comes from the standard errors that the noise would leave to least squares. From
+    random starts all voltages and durations are moved downhill by its exact derivatives. The best
+    protocol is rounded to whole mV and samples, and judged again by the derivatives by which fits
+    descend: through the `clamp` of a fit where it has one, and then changed further while that is a
+    gain.
 
     \b
     Writes into DIR
@@ -284,7 +285,11 @@ class DesignOptions:
         help='How many of step, ramp and sines, one after the other: "10 step, 2 ramp, sines".',
     )
     noise: str = option(
-        "--noise", metavar="CURRENT", default="10 pA", help="Standard deviation of a sample."
+        "--noise",
+        metavar="NOISE",
+        default="10 pA",
+        help="Standard deviation of a sample, of white noise; or the folder of a finished fit, "
+        "whose residuals are taken as noise, with their correlation.",
     )
     sweeps: int = integer(
         "--sweeps",

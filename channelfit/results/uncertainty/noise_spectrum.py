@@ -71,6 +71,7 @@ class Bands:
         power: (n_bands,) the sum of their squares.
         gram: (n_bands, n, n) sums of products of the derivatives; n may be 0.
         lines: (n_lines,) the power of lines, per number; line_gram: (n_lines, n, n).
+        line_place: (n_lines,) the logarithm of their frequency.
     """
 
     place: np.ndarray
@@ -79,6 +80,7 @@ class Bands:
     gram: np.ndarray
     lines: np.ndarray
     line_gram: np.ndarray
+    line_place: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +94,32 @@ class NoiseSpectrum:
             the cost; n_free is 0 if that could not be computed, and the highest band then counts
             for all.
         neighbors: correlation of residuals that are one sample apart.
+        place: (n_bands,) logarithms of the frequencies, in cycles a sample; those of lines stand at
+            the end.
+        line_part: (n_lines,) the part of each line in the variance.
     """
 
     ratio: np.ndarray
     spread: np.ndarray
     gram: np.ndarray
     neighbors: float
+    place: np.ndarray
+    line_part: np.ndarray
+
+    def autocorrelation(self, n: int) -> np.ndarray:
+        """Return the autocorrelation at lags of 0 to n - 1 samples, (n,).
+
+        The spectrum is a power law between bands, and a constant below the lowest one.
+        """
+        smooth = len(self.place) - len(self.line_part)
+        place, lines = np.split(self.place, [smooth])
+        size = 2 ** math.ceil(math.log2(max(2 * n, 4 * math.exp(-place[0]))))
+        frequency = np.maximum(np.arange(size // 2 + 1), 0.5) / size
+        logarithm = np.interp(np.log(frequency), place, np.log(self.ratio[:smooth]))
+        found: np.ndarray = np.fft.irfft(np.exp(logarithm))[:n]
+        for part, one in zip(self.line_part, np.exp(lines), strict=True):
+            found += part * np.cos(2 * np.pi * one * np.arange(n))
+        return found
 
     def factors(self, root: np.ndarray, inside: np.ndarray | None = None) -> np.ndarray:
         """Return the covariance (n, n) in coordinates in which it is 1 for independent residuals.
@@ -208,7 +230,7 @@ def bands_of(
     n_bands = int(_band(np.array(0.5), longest)) + 1
     place, count, power = (np.zeros(n_bands) for _ in range(3))
     gram = np.zeros((n_bands, n, n))
-    lines: list[float] = []
+    lines, line_place = list[float](), list[float]()
     line_gram: list[np.ndarray] = [np.zeros((0, n, n))]
     for one, mask, slope in stretches:
         share = float(mask.mean())
@@ -219,6 +241,7 @@ def bands_of(
         alone = _lines(found / weight)
         if alone.any():
             lines += (found[alone] / weight[alone] / share).tolist()
+            line_place += octave[alone].tolist()
             band, weight, octave, found = (x[~alone] for x in (band, weight, octave, found))
         count += share * np.bincount(band, weight, n_bands)
         place += share * np.bincount(band, weight * octave, n_bands)
@@ -233,7 +256,7 @@ def bands_of(
     some = count > 0
     smooth = place[some] / count[some], count[some], power[some], gram[some]
     drawn = np.concatenate(line_gram) if n else np.zeros((len(lines), 0, 0))
-    return Bands(*smooth, np.array(lines), drawn)
+    return Bands(*smooth, np.array(lines), drawn, np.array(line_place))
 
 
 def _products(transformed: np.ndarray) -> np.ndarray:
@@ -455,8 +478,11 @@ def spectrum_of(
     of_all = np.diag(np.full(n + n_lines, _LINE_SPREAD))
     of_all[:n, :n] = spread
     gram = 2 * np.concatenate([bands.gram, bands.line_gram]) / weight
-    mean = (bands.power.sum() + 2 * bands.lines.sum()) / (likelihood.left.sum() + 2 * n_lines)
-    return NoiseSpectrum(both / mean, of_all, gram, neighbors(residuals, counts))
+    numbers = likelihood.left.sum() + 2 * n_lines
+    mean = (bands.power.sum() + 2 * bands.lines.sum()) / numbers
+    place, parts = np.append(bands.place, bands.line_place), 2 * bands.lines / mean / numbers
+    close = neighbors(residuals, counts)
+    return NoiseSpectrum(both / mean, of_all, gram, close, place, parts)
 
 
 def are_correlated(bands: Bands) -> bool:
