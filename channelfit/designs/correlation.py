@@ -17,6 +17,7 @@ are those of c. Sweeps are independent of each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -26,61 +27,43 @@ from scipy.linalg import matmul_toeplitz
 Array = np.ndarray
 
 
-class Correlation:
-    """The autocorrelation of a noise.
+def summed_twice(lags: Array, sampling: float) -> CubicSpline:
+    """Return the sum of an autocorrelation (n,) over the lag, taken twice, a function of ms."""
+    twice = np.cumsum(np.append(0.0, np.cumsum(lags) - lags[0] / 2))
+    return CubicSpline(np.arange(len(twice)) * sampling, twice * sampling)
+
+
+def products(
+    sums: CubicSpline, y: Array, widths: Array, begins: Array
+) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
+    """Return sums of products over pairs of cells, and the way back.
 
     Arguments:
-        lags: (n,) the autocorrelation at lags of 0 to n - 1 samples.
-        sampling: ms between samples.
+        sums: from `summed_twice`.
+        y: (n_free, n_cells, n_members) derivatives in cells, 0 where samples do not count.
+        widths: (n_cells,) ms; begins: (n_sweeps,) the first cells of sweeps.
+
+    Returns: (n_members, n_free, n_free) ms, the sums times the sampling interval; and what returns
+        derivatives by y and by widths, from symmetric ones by these sums.
     """
+    sweeps, total = list[tuple[slice, Array, Array, Array]](), 0.0
+    for part in (slice(*pair) for pair in pairwise([*begins, len(widths)])):
+        edges = np.cumsum(np.append(0.0, widths[part]))
+        lags, jumps = edges[:, None] - edges, np.diff(y[:, part], axis=1, prepend=0.0, append=0.0)
+        seen = -np.tensordot(sums(np.abs(lags)), jumps, (1, 1))
+        sweeps.append((part, lags, jumps, seen))
+        total = total + np.einsum("iem,ejm->mij", jumps, seen, optimize=True)
 
-    def __init__(self, lags: Array, sampling: float) -> None:
-        once = np.cumsum(lags) - lags[0] / 2
-        twice = np.concatenate([[0.0], np.cumsum(once)])
-        self.sums = CubicSpline(np.arange(len(twice)) * sampling, twice * sampling)
-
-    def products(self, y: Array, widths: Array, begins: Array) -> Products:
-        """Return the sums of products of derivatives that are constant in cells.
-
-        Arguments:
-            y: (n_free, n_cells, n_members) derivatives, 0 where samples do not count.
-            widths: (n_cells,) ms; begins: (n_sweeps,) the first cells of sweeps.
-        """
-        return Products(self.sums, y, widths, begins)
-
-
-class Products:
-    """Sums over pairs of samples, with the way back.
-
-    Attributes:
-        total: (n_members, n_free, n_free) ms, the sum times the sampling interval.
-    """
-
-    def __init__(self, sums: CubicSpline, y: Array, widths: Array, begins: Array) -> None:
-        self.sums, self.shape, ends = sums, y.shape, [*begins, len(widths)]
-        self.sweeps = list[tuple[slice, Array, Array, Array]]()
-        self.total = np.zeros((y.shape[2], y.shape[0], y.shape[0]))
-        for part in (slice(*pair) for pair in pairwise(ends)):
-            edges = np.concatenate([[0.0], np.cumsum(widths[part])])
-            jumps = np.diff(y[:, part], axis=1, prepend=0.0, append=0.0)
-            seen = -np.tensordot(sums(np.abs(edges[:, None] - edges)), jumps, (1, 1))
-            self.sweeps.append((part, edges, jumps, seen))
-            self.total += np.einsum("iem,ejm->mij", jumps, seen, optimize=True)
-
-    def backward(self, slope: Array) -> tuple[Array, Array]:
-        """Return derivatives by the derivatives in cells and by the widths of cells.
-
-        Arguments:
-            slope: by `total`, symmetric.
-        """
-        by_y, by_widths = np.zeros(self.shape), np.zeros(self.shape[1])
-        for part, edges, jumps, seen in self.sweeps:
+    def backward(slope: Array) -> tuple[Array, Array]:
+        by_y, by_widths = np.zeros(y.shape), np.zeros(len(widths))
+        for part, lags, jumps, seen in sweeps:
             by_y[:, part] = -2 * np.diff(np.einsum("mij,ejm->iem", slope, seen), axis=1)
-            lags = edges[:, None] - edges
-            moved = np.tensordot(np.sign(lags) * self.sums(np.abs(lags), 1), jumps, (1, 1))
+            moved = np.tensordot(np.sign(lags) * sums(np.abs(lags), 1), jumps, (1, 1))
             by_edge = -2 * np.einsum("mij,iem,ejm->e", slope, jumps, moved, optimize=True)
             by_widths[part] = np.cumsum(by_edge[:0:-1])[::-1]
         return by_y, by_widths
+
+    return np.asarray(total), backward
 
 
 def sums_of_samples(lags: Array, y: Array) -> Array:

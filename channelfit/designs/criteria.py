@@ -81,8 +81,7 @@ class Criterion:
 
     def _of_members(self, c: Array) -> tuple[Array, Array]:
         """Return the criterion of each member, and its derivative by the covariance."""
-        n, some = c.shape[1], self.places
-        slopes = np.zeros_like(c)
+        n, counting = c.shape[1], np.isin(np.arange(c.shape[1]), self.places)
         if self.kind == "D":
             return np.linalg.slogdet(c)[1] / (2 * n), np.linalg.inv(c) / (2 * n)
         if self.kind == "E":
@@ -90,16 +89,14 @@ class Criterion:
             largest = vectors[:, :, -1]
             slopes = np.einsum("mi,mj->mij", largest, largest) / (2 * values[:, -1, None, None])
             return 0.5 * np.log(values[:, -1]), slopes
-        if self.predicted is not None:
-            total = np.einsum("mij,mij->m", c, self.predicted)
-            return 0.5 * np.log(total), 0.5 * self.predicted / total[:, None, None]
-        variances = np.diagonal(c, axis1=1, axis2=2)[:, some]
-        if self.kind == "A":
-            total = variances.sum(axis=1)
-            slopes[:, some, some] = 0.5 / total[:, None]
-            return 0.5 * np.log(total / len(some)), slopes
-        slopes[:, some, some] = 0.5 / (len(some) * variances)
-        return 0.5 * np.log(variances).mean(axis=1), slopes
+        if self.kind == "log":
+            shares = counting / counting.sum()
+            variances = np.diagonal(c, axis1=1, axis2=2)
+            slopes = np.einsum("mi,ij->mij", 0.5 * shares / variances, np.eye(n))
+            return 0.5 * np.log(variances) @ shares, slopes
+        weights = np.diag(counting / counting.sum()) if self.predicted is None else self.predicted
+        total = (c * weights).sum(axis=(1, 2))
+        return 0.5 * np.log(total), 0.5 * np.broadcast_to(weights, c.shape) / total[:, None, None]
 
 
 def worst_of(values: Array) -> tuple[float, Array]:

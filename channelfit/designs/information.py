@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from scipy.interpolate import CubicSpline
 
-from channelfit.designs.correlation import Correlation
+from channelfit.designs.correlation import products
 from channelfit.designs.criteria import Criterion
 from channelfit.designs.derivatives import STEP, Derived, derived, generators, scope_of
 from channelfit.model.channel import Chain, ChannelModel
@@ -90,7 +91,7 @@ class Informed:
         sampling: ms between samples.
         factor: whether a factor of the whole current, which is 1, is in question, too, as the
             first parameter.
-        correlation: of the noise of samples; None where they are independent.
+        correlation: of the noise, `summed_twice`; None where samples are independent.
 
     Raises:
         InputError: a gate without a time constant.
@@ -103,7 +104,7 @@ class Informed:
         noise: float,
         sampling: float,
         factor: bool = False,
-        correlation: Correlation | None = None,
+        correlation: CubicSpline | None = None,
     ) -> None:
         for name in (c.name for s in sources for c in s.model.chains if c.instant):
             raise InputError(f"the gate {name} has no time constant (tau: 0); design needs one")
@@ -124,9 +125,9 @@ class Informed:
         They add up to the diagonal of the information of independent samples.
         """
         walk = _Walk(self, pieces, complex_step=False)
-        each = np.einsum("qg,iqgm->qim", walk.weights, walk.scaled**2)
+        each = self.per_ms * walk.widths[:, None, None] * walk.y.swapaxes(0, 1) ** 2  # of cells
         found = np.zeros((len(pieces.lengths), *each.shape[1:]))
-        np.add.at(found, walk.piece_of, each)
+        np.add.at(found, np.repeat(walk.piece_of, len(_WEIGHTS)), each)
         return found
 
     def with_gradient(self, pieces: Pieces, criterion: Criterion) -> tuple[float, Slopes]:
@@ -325,23 +326,20 @@ class _Walk:
                 signed = {k: source.sign * d for k, d in one.by.items()}
                 powers = [(first + c, source.model.chains[c].power) for c in term.chains]
                 self.terms.append((Derived(source.sign * one.value, signed), powers))
-        self.weights = informed.per_ms * np.multiply.outer(
-            pieces.counted[self.piece_of] * self.parts, _WEIGHTS
-        )
         self.slopes = self._slopes([chain.open for chain in self.chains], whole=True)
-        self.scaled = self.slopes.real * informed.scales[:, None, None]
-        weighted = self.weights[None, :, :, None] * self.scaled
-        self.information = np.einsum("iqgm,jqgm->mij", weighted, self.scaled, optimize=True)
+        # in cells, one a node: which part of it counts, its width in ms, and scaled derivatives
+        self.whole = np.where(pieces.lengths > 0, pieces.lengths, np.inf)
+        self.counts = (pieces.counted / self.whole)[self.piece_of][:, None, None]
+        self.widths = np.outer(pieces.lengths[self.piece_of] * self.parts, _WEIGHTS).ravel()
+        scaled = self.slopes.real * informed.scales[:, None, None]
+        self.y = (scaled * self.counts).reshape(len(scaled), len(self.widths), -1)
+        weighted = informed.per_ms * self.widths[:, None] * self.y
+        self.information = np.einsum("icm,jcm->mij", weighted, self.y, optimize=True)
         self.spread: Array | None = None
         if informed.correlation is not None:
-            lengths = pieces.lengths[self.piece_of]
-            whole = np.where(pieces.lengths > 0, pieces.lengths, np.inf)
-            self.counts = (pieces.counted / whole)[self.piece_of]
-            y = self.scaled * self.counts[:, None, None]
-            widths = np.multiply.outer(lengths * self.parts, _WEIGHTS).ravel()
             begins = np.flatnonzero(self.begins) * len(_WEIGHTS)
-            self.products = informed.correlation.products(_flat(y), widths, begins)
-            self.spread = informed.per_ms * self.products.total
+            total, self.back = products(informed.correlation, self.y, self.widths, begins)
+            self.spread = informed.per_ms * total
 
     def _at_nodes(self, values: Array) -> Array:
         """Return values (members, pieces + 1) as (panels, 1, members)."""
@@ -379,20 +377,17 @@ class _Walk:
         """
         if self.spread is None:
             slope = slope + of_spread
-        scales = self.informed.scales[:, None, None]
-        turned = np.einsum("mij,jqgm->iqgm", slope, self.scaled, optimize=True)
-        squares = (turned * self.scaled).sum(axis=(0, 3))  # panels, nodes
-        q = 2.0 * self.weights[None, :, :, None] * turned
-        n, panels = len(self.pieces.lengths), self.piece_of
-        by_length, by_counts = np.zeros(len(panels)), np.zeros(len(panels))
+        per_ms, panels = self.informed.per_ms, self.piece_of
+        turned = per_ms * np.einsum("mij,jcm->icm", slope, self.y, optimize=True)
+        by_y, by_widths = 2 * self.widths[:, None] * turned, (turned * self.y).sum(axis=(0, 2))
         if self.spread is not None:
-            by_y, by_widths = self.products.backward(self.informed.per_ms * of_spread)
-            by_y = by_y.reshape(q.shape)
-            q += by_y * self.counts[:, None, None]
-            by_counts = (by_y * self.scaled).sum(axis=(0, 2, 3))
-            by_length += by_widths.reshape(-1, len(_WEIGHTS)) @ _WEIGHTS
-        q = q * scales
+            more = self.back(per_ms * of_spread)
+            by_y, by_widths = by_y + more[0], by_widths + more[1]
+        q = by_y.reshape(self.slopes.shape) * self.informed.scales[:, None, None]
+        by_counts = (q * self.slopes.real).sum(axis=(0, 2, 3))
+        q = q * self.counts
         by_v = (q * self.slopes.imag).sum(axis=(0, 2, 3)) / STEP
+        by_length = by_widths.reshape(-1, len(_WEIGHTS)) @ _WEIGHTS
         by_holding = 0.0
         opens = [chain.open.real for chain in self.chains]
         for c, chain in enumerate(self.chains):
@@ -406,19 +401,13 @@ class _Walk:
             own_v, own_length, own_holding = chain.backward(bar, bar_by)
             by_v, by_length = by_v + own_v, by_length + own_length
             by_holding += own_holding
-        per_length = self.informed.per_ms * (squares @ _WEIGHTS)
-        whole = np.where(self.pieces.lengths > 0, self.pieces.lengths, np.inf)
-        by_counted = np.bincount(panels, by_counts, n) / whole
+        by_counted = np.bincount(panels, by_counts) / self.whole
         return (
-            np.append(np.bincount(panels, by_v, n), by_holding),
-            np.bincount(panels, by_length * self.parts, n)
-            - by_counted * self.pieces.counted / whole,
-            np.bincount(panels, per_length * self.parts, n) + by_counted,
+            np.append(np.bincount(panels, by_v), by_holding),
+            np.bincount(panels, by_length * self.parts)
+            - by_counted * self.pieces.counted / self.whole,
+            by_counted,
         )
-
-
-def _flat(at_nodes: Array) -> Array:
-    return at_nodes.reshape(len(at_nodes), -1, at_nodes.shape[-1])
 
 
 def _rest(powers: Sequence[tuple[int, int]], place: int, opens: Sequence[Array]) -> Array:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.optimize import Bounds, minimize
 
-from channelfit.designs.correlation import Correlation, sums_of_samples
+from channelfit.designs.correlation import summed_twice, sums_of_samples
 from channelfit.designs.criteria import Criterion, worst_of
 from channelfit.designs.information import Informed, Pieces, Source
 from channelfit.designs.waveform import Limits, Waveform
@@ -280,7 +280,7 @@ class ParameterPlan(DesignPlan):
         correlation = None
         if self.spectrum is not None:
             n = round(self.limits.length / sampling)
-            correlation = Correlation(self.spectrum.autocorrelation(n), sampling)
+            correlation = summed_twice(self.spectrum.autocorrelation(n), sampling)
         parts = [source], self.scales, self.noise, sampling
         return Informed(*parts, correlation=correlation)
 

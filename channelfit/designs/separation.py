@@ -135,7 +135,7 @@ class SeparationPlan(DesignPlan):
         true, rival = self.subjects[fit.truth], self.subjects[fit.scheme]
         current = true.simulated(protocol, true.members[:, [fit.member]])
         left = current - rival.simulated(protocol, fit.known[:, :1])
-        shares = [self._informed([one], None).shares(pieces)[:, 0, 0] for one in found.fits]
+        shares = [self.parts([one])[0][0].shares(pieces)[:, 0, 0] for one in found.fits]
         name, other = self._name(fit.truth), self._name(fit.scheme)
         return {f"{name} (pA)": current, f"less {other} (pA)": left}, np.array(shares).T
 
@@ -151,24 +151,18 @@ class SeparationPlan(DesignPlan):
         found = []
         for pair in dict.fromkeys((rival.truth, rival.scheme) for rival in known):
             fits = [rival for rival in known if (rival.truth, rival.scheme) == pair]
-            rival, members = self.subjects[pair[1]], np.array([fit.known[:, 0] for fit in fits]).T
-            scales = scales_of(rival, members)
-            prior = np.concatenate([np.full((1, len(fits)), _NONE), prior_of(rival, scales)])
-            judge = Criterion("log", prior, np.array([0]), worst=True)
-            found.append((self._informed(fits, scales), judge))
+            true, rival = (self.subjects[place] for place in pair)
+            members = np.array([fit.known[:, 0] for fit in fits]).T
+            scales, one = scales_of(rival, members), np.ones((1, len(fits)))
+            prior = np.concatenate([_NONE * one, prior_of(rival, scales)])
+            sources = [
+                Source(true.model, true.members[:, [fit.member for fit in fits]]),
+                rival.source(members, -1.0),
+            ]
+            scales = np.concatenate([one, scales])
+            informed = Informed(sources, scales, self.noise, self.limits.sampling, factor=True)
+            found.append((informed, Criterion("log", prior, np.array([0]), worst=True)))
         return found
-
-    def _informed(self, fits: Sequence[Rival], scales: Array | None) -> Informed:
-        """Return the information about the factor of a pair, and about scaled parameters."""
-        true, rival = self.subjects[fits[0].truth], self.subjects[fits[0].scheme]
-        fitted = rival.source(np.array([fit.known[:, 0] for fit in fits]).T, -1.0)
-        truth = Source(true.model, true.members[:, [fit.member for fit in fits]])
-        rows = np.ones((1, len(fits)))
-        if scales is None:
-            fitted = replace(fitted, free=())
-        else:
-            rows = np.concatenate([rows, scales])
-        return Informed([truth, fitted], rows, self.noise, self.limits.sampling, factor=True)
 
     def refitted(self, protocol: Protocol, rivals: Sequence[Rival]) -> list[Rival]:
         """Return all rivals fitted anew under a protocol, from known fits and from drawn points.

@@ -14,7 +14,7 @@ import yaml
 from scipy.integrate import quad
 
 import channelfit as cf
-from channelfit.designs.correlation import Correlation
+from channelfit.designs.correlation import summed_twice
 from channelfit.designs.criteria import KINDS, Criterion
 from channelfit.designs.information import Informed, Pieces, Source, _dual_exponential
 from channelfit.designs.plan import DesignTasks, ParameterPlan
@@ -177,7 +177,7 @@ def plan_for(*models: ChannelModel, fit: Mapping[str, Any] | None = None, **chan
 def test_gradients_are_those_of_differences(kind, name, rho):
     """Of steps, ramps and sines along random directions, with all limits; mean and worst member."""
     model = load_model(f"models/{name}.yaml")
-    noise = rho and Correlation(rho ** np.arange(8000.0), LIMITS.sampling)
+    noise = rho and summed_twice(rho ** np.arange(8000.0), LIMITS.sampling)
     found = informed(model, 2, correlation=noise)
     n = len(found.scales)
     kinds = ["step", "ramp", "sines", "step"] if name == "model_b" else ["step", "ramp"]
