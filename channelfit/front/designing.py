@@ -113,9 +113,7 @@ class Design:
     def rows(self) -> dict[str, dict[str, Any]]:
         """The entries of `table`, by row and by column."""
         own = self._found["design"]
-        table: dict[str, dict[str, Any]] = {
-            name: dict(own.facts.get(name, {})) for name in own.rows
-        }
+        table = {name: dict(own.facts.get(name, {})) for name in own.rows}
         for title, found in self._found.items():
             for name, row in found.rows.items():
                 table[name] |= {f"{title} {column}": number for column, number in row.items()}
@@ -326,17 +324,13 @@ def design_plan(
     for model, *_ in schemes:
         model.refuse_ligands("a design commands the voltage alone")
     limits = Limits(
-        lowest=number("lowest", "voltage"),
-        highest=number("highest", "voltage"),
+        **{name: number(name, "voltage") for name in ("lowest", "highest")},
+        **{name: number(name, "time") for name in ("length", "shortest", "mask", "sampling")},
         holding=_holding(given["holding"]),
-        length=number("length", "time"),
-        shortest=number("shortest", "time"),
-        mask=number("mask", "time"),
-        sampling=number("sampling", "time"),
         slew=math.inf if given["slew"] == "" else number("slew", "slew"),
         sweeps=whole("sweeps"),
     )
-    spread = quantities(given["spread"], "spread", "none")[0]
+    spread = number("spread", "none")
     if not 0 <= spread <= _GREATEST_SPREAD:
         raise InputError(f"{spread:g} is not within 0 and {_GREATEST_SPREAD:g}", key="spread")
     subjects, cautions, names = list[Subject](), list[Caution](), set[str]()
