@@ -213,6 +213,7 @@ def test_rough_costs_are_those_of_the_file_where_nothing_is_a_ramp(plan: FitPlan
 # --- the search -----------------------------------------------------------------------------------
 
 
+@pytest.mark.optimized  # `run` is compared with that of workers, bit for bit
 def test_the_true_scheme_is_found_and_the_table_is_that_of_compare(run: Path) -> None:
     """Of the files in the folder, compared as any fits are."""
     summary = json.loads((run / "summary.json").read_text())
@@ -237,6 +238,7 @@ def test_the_true_scheme_is_found_and_the_table_is_that_of_compare(run: Path) ->
     assert all(f"{row['scheme']}" in page for row in summary["table"])
 
 
+@pytest.mark.optimized  # `run` is compared with that of workers, bit for bit
 def test_a_folder_with_results_is_not_written_to_and_a_finished_run_is_not_resumed(
     place: Path, run: Path
 ) -> None:
