@@ -39,20 +39,10 @@ class CableSource(CellSource):
             # one segment more, which is nothing, stands beside either end
             names = [*(f"{x}{j or ''}" for x in "vab" for j in back), "rest", "share", "right"]
             w(*(f"{name} = np.zeros((n + 1)*{L})" for name in names))
-            with w.block("for block in range(first, last):"):
-                with w.block(f"for l in range({L}):"):
-                    w(f"candidate = min(block*{L} + l, n_candidates - 1)")
-                    for row in range(len(self.model.parameters)):
-                        w(f"{self.at('theta', row)} = parameters[{row}, candidate]")
-                    w("status[l] = 0.0")
-                with w.block("for sweep in range(stimulus.shape[0]):"):
-                    self._begin()
-                    with w.block("for k in range(steps.shape[0] + 1):"):
-                        with w.block("if k > 0:"):
-                            self._advance()
-                        self._record("samples[k]", "samples[k] >= 0")
-                with w.block(f"for l in range(min({L}, n_candidates - block*{L})):"):
-                    w(f"status_out[block*{L} + l] = int(status[l])")
+            with self._sweeps(), w.block("for k in range(steps.shape[0] + 1):"):
+                with w.block("if k > 0:"):
+                    self._advance()
+                self._record("samples[k]", "samples[k] >= 0")
 
     def _segment(self, *names: str) -> str:
         """Return the texts of the views of segment s."""

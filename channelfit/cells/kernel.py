@@ -13,7 +13,8 @@ A current that rectifies has the straight line at the present voltage for a and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import sympy
@@ -175,23 +176,30 @@ class CellSource(LaneChannel):
             rows |= {f"{name}{j or ''}": 1 for name in "ab" for j in range(BACK)}
             rows |= {"status": 1, "v": 1, "currents": self.n_currents, "z": 4 * self.widest}
             w(*(f"{name} = np.empty({max(1, n) * L})" for name, n in rows.items()))
-            with w.block("for block in range(first, last):"):
-                with w.block(f"for l in range({L}):"):
-                    w(f"candidate = min(block*{L} + l, n_candidates - 1)")
-                    for row in range(len(self.model.parameters)):
-                        w(f"{self.at('theta', row)} = parameters[{row}, candidate]")
-                    w("status[l] = 0.0")
-                with w.block("for sweep in range(stimulus.shape[0]):"):
-                    self._begin()
-                    self._record("0", "settled == 0")
-                    with w.block("for n in range(stimulus.shape[1]):"):
-                        self._advance()
-                        self._record(
-                            "(n + 1 - settled)//every",
-                            "n + 1 >= settled and (n + 1 - settled) % every == 0",
-                        )
-                with w.block(f"for l in range(min({L}, n_candidates - block*{L})):"):
-                    w(f"status_out[block*{L} + l] = int(status[l])")
+            with self._sweeps():
+                self._record("0", "settled == 0")
+                with w.block("for n in range(stimulus.shape[1]):"):
+                    self._advance()
+                    self._record(
+                        "(n + 1 - settled)//every",
+                        "n + 1 >= settled and (n + 1 - settled) % every == 0",
+                    )
+
+    @contextmanager
+    def _sweeps(self) -> Iterator[None]:
+        """Write the loop over all sweeps of all blocks, around what follows the start of one."""
+        w, L = self.w, self.lanes
+        with w.block("for block in range(first, last):"):
+            with w.block(f"for l in range({L}):"):
+                w(f"candidate = min(block*{L} + l, n_candidates - 1)")
+                for row in range(len(self.model.parameters)):
+                    w(f"{self.at('theta', row)} = parameters[{row}, candidate]")
+                w("status[l] = 0.0")
+            with w.block("for sweep in range(stimulus.shape[0]):"):
+                self._begin()
+                yield
+            with w.block(f"for l in range(min({L}, n_candidates - block*{L})):"):
+                w(f"status_out[block*{L} + l] = int(status[l])")
 
     def _begin(self) -> None:
         """Write the start of a sweep: at rest at the first voltage, where the past is the same."""

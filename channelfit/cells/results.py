@@ -164,12 +164,12 @@ def simulate_cell(
     changed = cell.membrane.scaled(parameters, scales or {})
     simulator = CellSimulator(cell.membrane)
     control = _run(simulator, cell, parameters, currents)
-    errors = simulator.errors(cell, parameters[:, :1])
+    errors = simulator.errors(cell, parameters[:, :1], control.trace[0, ..., 0])
     if not scales:
         return CellResult(cell, parameters, control, None, {}, *errors)
     other = _run(simulator, cell, changed, currents)
-    step, segments = map(max, errors, simulator.errors(cell, changed[:, :1]))
-    return CellResult(cell, parameters, control, other, dict(scales), step, segments)
+    others = simulator.errors(cell, changed[:, :1], other.trace[0, ..., 0])
+    return CellResult(cell, parameters, control, other, dict(scales), *map(max, errors, others))
 
 
 def _run(simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents: bool) -> CellRun:

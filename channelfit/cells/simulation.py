@@ -77,16 +77,21 @@ class CellSimulator:
         trace[..., status != OK] = np.nan
         return trace, status
 
-    def errors(self, cell: Cell, parameters: np.ndarray) -> tuple[float, float]:
-        """Return the largest differences, mV, of one set (n_parameters, 1) from finer ones.
+    def errors(
+        self, cell: Cell, parameters: np.ndarray, voltage: np.ndarray
+    ) -> tuple[float, float]:
+        """Return the largest differences, mV, of a set from the same with half the step.
 
-        From half the step; and from three times as many segments, 0 of one compartment.
+        And from the same with three times as many segments, 0 of one compartment.
+
+        Arguments:
+            parameters: (n_parameters, 1); voltage: (n_traces, n_times) that was simulated of it.
         """
         finer = [replace(cell, step_ms=0.5 * cell.step_ms)]
         if cell.cable is not None:
             finer.append(replace(cell, cable=cell.cable.finer()))
-        here, *others = (self.simulate(c, parameters)[0] for c in (cell, *finer))
-        apart = [float(np.abs(here - other).max()) for other in others]
+        others = (self.simulate(c, parameters)[0][0, ..., 0] for c in finer)
+        apart = [float(np.abs(voltage - other).max()) for other in others]
         return apart[0], apart[1] if len(apart) > 1 else 0.0
 
 
