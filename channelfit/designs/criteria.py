@@ -50,14 +50,14 @@ class Criterion:
         Arguments:
             spread: likewise, the covariance of the gradient; None where it is the information.
         """
-        inverse = self._inverse(information)
-        return inverse if spread is None else inverse @ self._known(spread) @ inverse
+        return self._covariance(self._inverse(information), spread)
 
     def __call__(
         self, information: Array, spread: Array | None = None
     ) -> tuple[float, Array, Array]:
         """Return the criterion, and its derivatives by the information and by the spread."""
-        c, inverse = self.covariance(information, spread), self._inverse(information)
+        inverse = self._inverse(information)
+        c = self._covariance(inverse, spread)
         values, slopes = self._of_members(c)
         shares = np.full(len(values), 1.0 / len(values))
         value = float(values.mean())
@@ -67,6 +67,9 @@ class Criterion:
         # d(inverse of F) is -M dF M
         half = inverse @ slopes @ c
         return value, -half - half.swapaxes(1, 2), inverse @ slopes @ inverse
+
+    def _covariance(self, inverse: Array, spread: Array | None) -> Array:
+        return inverse if spread is None else inverse @ self._known(spread) @ inverse
 
     def _known(self, found: Array) -> Array:
         known: Array = found + np.einsum("im,ij->mij", self.prior, np.eye(len(self.prior)))

@@ -232,7 +232,7 @@ class SchemeTasks:
         )
         best = float(ends.cost.min())
         # costs with stairs compare with each other alone: those too high to be refined stay so
-        cost = np.where(found.cost < math.inf, np.maximum(found.cost, _RIVAL * best), math.inf)
+        cost = np.maximum(found.cost, _RIVAL * best)
         cost[order] = ends.cost[1:]
         agreed = agreement(best, cost[found.fresh], _AGREE, objective.floor)
         return _arrays_of(plan, ends.unit, ends.cost, {"agreement": agreed.as_plain()})
