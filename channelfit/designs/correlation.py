@@ -1,4 +1,4 @@
-"""Noise whose samples are correlated: the covariance of the gradient of least squares.
+"""Noise with correlated samples: the covariance of the gradient of least squares.
 
 With F = J^T J / s^2, the information of independent samples of variance s^2, and derivatives J of
 the current, least squares has the covariance

@@ -190,7 +190,7 @@ def cell(
 
     Arguments:
         cell: a cell file, or its keys as a mapping. In a mapping the ``model`` of a channel may be
-            a `Model` or a `Fit` (whose fitted values are taken), and its ``samples`` an
+            a `Model`, or a `Fit` for its fitted values, and its ``samples`` an
             `Uncertainty` with a posterior, or columns of values by parameter: a frame of pandas, or
             a mapping. Paths in it are relative to the present folder.
         knock_out: channels without which the cell is simulated once more.

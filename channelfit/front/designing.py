@@ -233,7 +233,7 @@ def design(
         length: ms, of each sweep.
         segments: how many of which kind, one after the other, such as ``"10 step, 2 ramp, sines"``.
         noise: pA, the standard deviation of a sample, independent of others; or a `Fit` or the
-            folder of a run, whose residuals are taken as noise, with their correlation.
+            folder of a run: its residuals are taken as noise, with their correlation.
         limits: of amplifier and cell, those that differ from the defaults: ``holding`` before each
             sweep (``"-80 mV"``, or a range to choose from, ``"-100 mV .. -60 mV"``), ``lowest``
             (``"-120 mV"``) and ``highest`` (``"60 mV"``) command, ``slew``, mV/ms, which makes

@@ -28,7 +28,7 @@ parameters:
 
 
 def noise(n: int, rows: int, seed: int) -> np.ndarray:
-    """Noise (rows, n) of 1 pA whose samples depend on the two before."""
+    """Noise (rows, n) of 1 pA, each sample of which depends on the two before."""
     white = np.random.default_rng(seed).standard_normal((rows, n + 2000))
     answer = lfilter([1.0], FILTER, np.eye(1, 2000)[0])
     return lfilter([1.0], FILTER, white)[:, 2000:] / np.sqrt(np.sum(answer**2))

@@ -288,8 +288,8 @@ class DesignOptions:
         "--noise",
         metavar="NOISE",
         default="10 pA",
-        help="Standard deviation of a sample, of white noise; or the folder of a finished fit, "
-        "whose residuals are taken as noise, with their correlation.",
+        help="Standard deviation of a sample, of white noise; or the folder of a finished fit: "
+        "its residuals are taken as noise, with their correlation.",
     )
     sweeps: int = integer(
         "--sweeps",
