@@ -9,7 +9,9 @@ determine every parameter (`channelfit uncertainty` would name none that is not)
 staircase of protocols/staircase.yaml and the steps of protocols/herg_activation.yaml, sampled every
 2 ms, with white noise of 2 % of the largest current. Then all schemes from two states up to the
 largest number are fitted, and it is asked where the true one stands: first, within 6 of the best by
-BIC, or equivalent to one that is (each fits the currents of the other to 1e-4).
+BIC, or equivalent to one that is (each fits the currents of the other to 1e-4). Beside that, the
+true scheme is refined from its true values: where it stands higher than these would put it, the
+search missed its minimum; where it does not, the data themselves prefer another.
 
 --jobs computes so many cases at a time, each in a process of its own with its share of the cores. A
 case is the same beside others as alone, but for its seconds. Each is written when it ends; --only
@@ -39,21 +41,22 @@ from typing import Any
 import numpy as np
 from report import RESULTS, Row, as_script, finish
 
-from channelfit.discovery.models import SchemeModels
+from channelfit.discovery.models import SchemeModels, unit_of
 from channelfit.discovery.results import EQUIVALENT, Found, found_by
 from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Scheme, Space
-from channelfit.discovery.search import Discovery
+from channelfit.discovery.search import Discovery, SchemeTasks
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem, n_scored
 from channelfit.problem.protocol import build_protocol
 from channelfit.reading.documents import Section, read_yaml
 from channelfit.reading.errors import InputError
-from channelfit.results.comparison import NEAR_BIC
+from channelfit.results.comparison import NEAR_BIC, criteria
 from channelfit.results.uncertainty.estimate import estimate, undetermined
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.threads import keep_to, usable_cores
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search.least_squares import refine
 from channelfit.search.plan import FitPlan, simulate_surrogate
 from channelfit.tasks.cluster import open_cluster
 
@@ -79,7 +82,8 @@ class Case:
     """What came of one true scheme.
 
     seconds: of the processor, for all schemes. rank: of the true scheme by BIC, counted from 1;
-    above: how far its BIC is above the best; equivalent: whether the best one is equivalent to it.
+    above: how far its BIC is above the best, as found; from_truth: as refined from the true values;
+    equivalent: whether the best one is equivalent to it.
     agreed: how many starts of its full fit agreed; None where it was not fitted fully.
     """
 
@@ -90,6 +94,7 @@ class Case:
     schemes: int
     rank: int
     above: float
+    from_truth: float
     equivalent: bool
     agreed: int | None
     seconds: float
@@ -103,8 +108,10 @@ def template() -> FitPlan:
     return FitPlan(problem, "hybrid", {}, {}, MODEL, Path("truth.yaml"), in_memory=True)
 
 
-def recorded(plan: FitPlan, scheme: Scheme, random: np.random.Generator) -> FitPlan:
-    """The template with data of a scheme, whose parameters they determine."""
+def recorded(
+    plan: FitPlan, scheme: Scheme, random: np.random.Generator
+) -> tuple[FitPlan, dict[str, float]]:
+    """The template with data of a scheme that determine its parameters, and their true values."""
     own = SchemeModels.read(plan, Section({}, None, "discover")).plan_of(scheme)
     names = [p.name for p in own.problem.parameters]
     scorer = make_scorer(own.problem, "cpu")
@@ -133,7 +140,8 @@ def recorded(plan: FitPlan, scheme: Scheme, random: np.random.Generator) -> FitP
         except InputError:
             continue
         if not undetermined(found):
-            return replace(plan, problem=replace(plan.problem, experiments=problem.experiments))
+            plan = replace(plan, problem=replace(plan.problem, experiments=problem.experiments))
+            return plan, dict(zip(names, values.tolist(), strict=True))
     raise RuntimeError(f"no rates of {scheme.text} are determined by these data")
 
 
@@ -144,7 +152,7 @@ def case(number: int, space: Space, keys: Mapping[str, Any]) -> Case:
     while True:
         truth = schemes[int(random.integers(len(schemes)))]
         try:
-            plan = recorded(template(), truth, random)
+            plan, values = recorded(template(), truth, random)
             break
         except RuntimeError as error:
             print(error, flush=True)
@@ -164,10 +172,20 @@ def case(number: int, space: Space, keys: Mapping[str, Any]) -> Case:
         len(tasks.schemes),
         names.index(truth.name) + 1,
         row["bic_difference"],
+        _bic_from(tasks, truth, values) - discovery.bic(discovery.ranked()[0]),
         _equivalent(found, truth.name, names[0]),
         row["starts_agreed"],
         seconds,
     )
+
+
+def _bic_from(tasks: SchemeTasks, scheme: Scheme, values: Mapping[str, float]) -> float:
+    """BIC of a scheme that is refined from these values."""
+    plan = tasks.models.plan_of(scheme)
+    objective = plan.objective(make_scorer(plan.problem, "cpu"))
+    cost = float(refine(objective, unit_of(plan, values)[:, None]).cost[0])
+    n_parameters = plan.space.n_free + len(plan.solved)
+    return criteria(max(cost, objective.floor), n_parameters, n_scored(plan.problem))[1]
 
 
 def _equivalent(found: Found, one: str, other: str) -> bool:
@@ -191,7 +209,8 @@ def rows_of(cases: list[Case]) -> list[Row]:
                 f"case {c.number}: {c.truth} ({c.graph})",
                 c.above,
                 "BIC above the best",
-                note=f"rank {c.rank} of {c.schemes}; first is {c.best}; {c.seconds:.0f} s",
+                note=f"rank {c.rank} of {c.schemes}; first is {c.best}; "
+                f"{c.from_truth:.2f} from the true values; {c.seconds:.0f} s",
             )
             for c in cases
         ),
@@ -215,7 +234,7 @@ def speed(states: int, share: int, backend: str, jobs: int) -> list[Row]:
     """What some schemes of a size take."""
     random = np.random.Generator(np.random.Philox(3))
     everything = Space((states, states)).schemes
-    plan = recorded(template(), Space((4, 4), cycles=0).schemes[1], random)
+    plan, _ = recorded(template(), Space((4, 4), cycles=0).schemes[1], random)
     tasks = ready(plan, {"states": [2, 3], "keep": 2}, seed=1, backend=backend)
     places = random.choice(len(everything), min(share, len(everything)), replace=False)
     some = tuple(everything[int(k)] for k in sorted(places))

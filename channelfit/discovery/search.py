@@ -3,7 +3,8 @@
 Schemes are fitted level by level, those with fewer states and transitions first: a scheme contains
 those that it becomes without a state or a transition, and so begins near their solutions, too. On
 each level the better half goes on, and of these the better half again (successive halving; Jamieson
-and Talwalkar 2016, AISTATS). The best of all are fitted until independent starts agree.
+and Talwalkar 2016, AISTATS). Schemes without a cycle, which all others contain, and the best of all
+are fitted until independent starts agree.
 
 Each fit of a scheme is a task, whose result depends on the seed, the scheme and the arguments
 alone, and not on where it is computed, or on which other tasks there are.
@@ -81,7 +82,6 @@ class SchemeFit:
     Attributes:
         unit: (n_free, n) points of the unit cube, the best first; cost: (n,) pA^2.
         n_parameters: free ones, those that are solved among them.
-        stage: how far it was taken, "scanned" or "fitted".
         failure: why there is no fit; empty where there is one.
         agreement: of independent starts, as `Agreement.as_plain`; None unless it was fitted fully.
         undetermined: parameters that the data do not determine, in sentences; None likewise.
@@ -93,7 +93,6 @@ class SchemeFit:
     unit: np.ndarray
     cost: np.ndarray
     n_parameters: int
-    stage: str = "scanned"
     failure: str = ""
     agreement: Mapping[str, Any] | None = None
     undetermined: tuple[str, ...] | None = None
@@ -105,15 +104,20 @@ class SchemeFit:
         """The lowest cost, inf where there is none."""
         return float(self.cost.min(initial=math.inf))
 
+    @property
+    def stage(self) -> str:
+        """How far it was taken: "fitted" with its parameters assessed, or "scanned"."""
+        return "scanned" if self.values is None else "fitted"
+
 
 @dataclass(frozen=True, eq=False)
 class SchemeTasks:
     """Fits of schemes as tasks; see `tasks.executor.TaskSetWithArguments`.
 
     The key is (kind, place, round): ("scan", k, r) for round r of scheme k on its level, ("fit", k,
-    r) for its full fits, ("down", k, r) and ("up", k, r) for what begins at solutions of others,
-    ("assess", k, 0) for its parameters, and ("currents", k, j) for a fit of scheme k to the
-    currents of scheme j.
+    r) for its full fits, 0 on its level, ("down", k, r) and ("up", k, r) for what begins at
+    solutions of others, ("assess", k, 0) for its parameters, and ("currents", k, j) for a fit of
+    scheme k to the currents of scheme j.
 
     Attributes:
         models: make the plan of each scheme.
@@ -214,7 +218,7 @@ class SchemeTasks:
             starts=starts,
             agree=_AGREE,
             patience=_PATIENCE,
-            initial=given["unit"],
+            initial=given["unit"] if given["unit"].size else None,
             ahead=_AHEAD,
         )
         for _ in search.search(rough):
@@ -233,7 +237,7 @@ class SchemeTasks:
         best = float(ends.cost.min())
         # costs with stairs compare with each other alone: those too high to be refined stay so
         cost = np.maximum(found.cost, _RIVAL * best)
-        cost[order] = ends.cost[1:]
+        cost[order] = ends.cost[-len(order) :]
         agreed = agreement(best, cost[found.fresh], _AGREE, objective.floor)
         return _arrays_of(plan, ends.unit, ends.cost, {"agreement": agreed.as_plain()})
 
@@ -444,14 +448,14 @@ class Discovery:
         groups = groupby(range(len(schemes)), key=lambda k: (schemes[k].n, len(schemes[k].edges)))
         return [list(level) for _, level in groups]
 
-    def survivors(self, here: Sequence[int], n: int) -> int:
-        """Return how many of n schemes go on to the next round of their level.
+    @staticmethod
+    def survivors(n: int) -> int:
+        """Return how many of n schemes go on to the next round of their level."""
+        return min(n, max(_LEAST, -(-n // 2)))
 
-        Those without a cycle all do: all others contain them, but they begin near few solutions
-        and are slow to show what they can be.
-        """
-        cycles = self.tasks.schemes[here[0]].cycles
-        return n if not cycles else min(n, max(_LEAST, -(-n // 2)))
+    def is_tree(self, place: int) -> bool:
+        """Whether a scheme has no cycle, and so begins near few solutions."""
+        return not self.tasks.schemes[place].cycles
 
     @property
     def n_scans(self) -> int:
@@ -459,9 +463,9 @@ class Discovery:
         total = 0
         for level in self.levels():
             n = len(level)
-            for _ in _ITERATIONS:
+            for _ in _ITERATIONS[: 1 if self.is_tree(level[0]) else None]:
                 total += n
-                n = self.survivors(level, n)
+                n = self.survivors(n)
         return total
 
     def scan(self) -> None:
@@ -470,12 +474,18 @@ class Discovery:
             self.scan_level(level)
 
     def scan_level(self, level: Sequence[int]) -> None:
-        """Fit the schemes of these places a little, and the best of them more."""
+        """Fit the schemes of these places a little, and the best of them more.
+
+        Those without a cycle are fitted fully.
+        """
         here = list(level)
+        if self.is_tree(here[0]):
+            self._round({("fit", k, 0): self._known(k, 0) for k in here})
+            return
         for number in range(len(_ITERATIONS)):
-            self._round("scan", {("scan", k, number): self._known(k, number) for k in here})
+            self._round({("scan", k, number): self._known(k, number) for k in here})
             good = sorted((k for k in here if not self.fits[k].failure), key=self.bic)
-            here = sorted(good[: self.survivors(level, len(here))])
+            here = sorted(good[: self.survivors(len(here))])
 
     def fit(self) -> list[int]:
         """Fit the best schemes fully, and return the places of those that could be.
@@ -488,10 +498,10 @@ class Discovery:
             due = [k for k in self._best() if self.fits[k].agreement is None]
             if not due:
                 break
-            self._round("fit", {("fit", k, number): {"unit": self.fits[k].unit} for k in due})
+            self._round({("fit", k, number + 1): {"unit": self.fits[k].unit} for k in due})
         self._shared(_ROUNDS)
         best = self._best()
-        self._round("assess", {("assess", k, 0): {"unit": self.fits[k].unit} for k in best})
+        self._round({("assess", k, 0): {"unit": self.fits[k].unit} for k in best})
         return [k for k in self.ranked() if self.fits[k].values is not None]
 
     def _best(self) -> list[int]:
@@ -510,7 +520,7 @@ class Discovery:
                 wholes.setdefault(k, []).append((whole, back, self._values(place)))
         known = {k: self._inherited(k, wholes[k]) for k in sorted(wholes)}
         keys: dict[Key, Arrays] = {("down", k, number): {"unit": u} for k, u in known.items()}
-        self._round("down", keys)
+        self._round(keys)
         for level in self.levels():
             keys = {}
             for k in level:
@@ -518,7 +528,7 @@ class Discovery:
                 if lower and not self.fits[k].failure:
                     parts = [(self.tasks.schemes[j], s, self._values(j)) for j, s in lower]
                     keys["up", k, number] = {"unit": self._inherited(k, parts)}
-            self._round("up", keys)
+            self._round(keys)
 
     def _beats(self, cost: float, place: int) -> bool:
         """Whether a cost is below that of a scheme by more than costs of one minimum differ."""
@@ -563,11 +573,11 @@ class Discovery:
         tasks = replace(self.tasks, given=keys)
         return dict(task_results(tasks, list(keys), self.executor, self.store, self._done))
 
-    def _round(self, stage: str, keys: Mapping[Key, Arrays]) -> None:
+    def _round(self, keys: Mapping[Key, Arrays]) -> None:
         """Compute tasks, and join what they found with what was known before."""
         for key, found in self._computed(keys).items():
             place = int(key[1])
-            new, before = _fit_of(self.tasks.schemes[place], stage, found), self.fits.get(place)
+            new, before = _fit_of(self.tasks.schemes[place], found), self.fits.get(place)
             if before is None or (not new.failure and before.failure):
                 self.fits[place] = new
             elif not new.failure:
@@ -592,12 +602,11 @@ class Discovery:
             new,
             unit=unit,
             cost=cost,
-            stage=before.stage if new.stage == "scanned" else new.stage,
             agreement=agreement,
         )
 
     def _done(self, key: Key, found: Arrays) -> None:
-        self.on_done(key, _fit_of(self.tasks.schemes[int(key[1])], str(key[0]), found))
+        self.on_done(key, _fit_of(self.tasks.schemes[int(key[1])], found))
 
     def _known(self, place: int, number: int) -> Arrays:
         """Return the points from which a round of a scheme begins, beside those that it draws."""
@@ -635,7 +644,7 @@ class Discovery:
         return dict(zip((p.name for p in plan.problem.parameters), values, strict=True))
 
 
-def _fit_of(scheme: Scheme, stage: str, found: Arrays) -> SchemeFit:
+def _fit_of(scheme: Scheme, found: Arrays) -> SchemeFit:
     """Return the fit that the result of a task holds."""
     facts = decoded_json(found, "facts")
     undetermined = facts.get("undetermined")
@@ -644,7 +653,6 @@ def _fit_of(scheme: Scheme, stage: str, found: Arrays) -> SchemeFit:
         found["unit"],
         found["cost"],
         int(facts.get("n_parameters", 0)),
-        "fitted" if stage in ("fit", "assess") else "scanned",
         str(facts.get("failure", "")),
         facts.get("agreement"),
         None if undetermined is None else tuple(undetermined),

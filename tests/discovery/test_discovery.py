@@ -299,10 +299,10 @@ def test_the_same_bits_elsewhere_and_after_an_interrupt(plan: FitPlan, tmp_path:
     here = found_in(tasks)
     store = ResultStore(tmp_path / "pieces.bin")
     with pytest.raises(KeyboardInterrupt):
-        found_in(tasks, Elsewhere(7), store)
+        found_in(tasks, Elsewhere(4), store)
     store.close(keep=True)
     store = ResultStore(tmp_path / "pieces.bin")
-    assert len(store.keys) >= 6
+    assert len(store.keys) >= 3
     assert found_in(tasks, Elsewhere(), store) == here
     store.close(keep=False)
     other = replace(tasks, seed=1, given={("scan", 0, 0): {"unit": np.empty((5, 0))}})
