@@ -40,17 +40,16 @@ def check_residuals(
 
     Arguments:
         plan: of the fits.
-        scorer: simulates them, under the protocols of the plan. A well under others is not checked.
-        problems: of the wells, (n,).
+        scorer: simulates them.
+        problems: of the wells, (n,), which have the same protocols.
         unit: (n, n_free), their optima in the unit cube with nothing solved; NaN without a fit.
     """
     space = replace(plan, solved=()).space
-    parts = [_Part(e.protocol) for e in plan.problem.experiments]
+    parts = [_Part(e.protocol) for e in problems[0].experiments]
     n_free, n_each = unit.shape[1], unit.shape[1] + 1
     at_once = max(1, _HELD // max(1, n_each * sum(part.n_samples for part in parts)))
     found = [ResidualFaults()] * len(problems)
-    fitted = np.flatnonzero(np.isfinite(unit).all(axis=1)).tolist()
-    rows = [k for k in fitted if _alike(problems[k], plan.problem)]
+    rows = np.flatnonzero(np.isfinite(unit).all(axis=1)).tolist()
 
     def check(
         some: list[int], physical: np.ndarray, traces: list[np.ndarray], steps: np.ndarray
@@ -76,12 +75,6 @@ def check_residuals(
         physical = space.to_physical(flat)
         check(some, physical, scorer.simulate(physical), steps)
     return found
-
-
-def _alike(own: Problem, other: Problem) -> bool:
-    """Return whether two problems have the same protocols."""
-    pairs = zip(own.experiments, other.experiments, strict=True)
-    return all(a.protocol == b.protocol for a, b in pairs)
 
 
 def is_clamped(problem: Problem) -> bool:

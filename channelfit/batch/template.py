@@ -29,11 +29,12 @@ from channelfit.problem.measures import (
     transient_ms,
 )
 from channelfit.problem.plausibility import CheckedRecording
-from channelfit.problem.protocol import load_protocol
+from channelfit.problem.protocol import load_protocol, with_ligands
 from channelfit.reading import formats
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.formats import syncropatch
+from channelfit.reading.keys import KEYS
 from channelfit.reading.tables import READERS as TABLES
 from channelfit.reading.tables import Columns, read_columns
 from channelfit.search.fit_file import Load, read_experiments, read_plan
@@ -63,7 +64,7 @@ MEASURES = {
     ),
 }
 #: Keys of an experiment in which names in braces stand for the well's, besides its recording.
-_BY_WELL = {"clamp", "delay"}
+_BY_WELL = {"clamp", "delay", "ligands"}
 #: The names in braces of the measurements of the instrument.
 _IN_BRACES = {
     "seal_resistance_MOhm": "seal",
@@ -194,7 +195,12 @@ class Template:
             raise section.error(
                 f"the path of a protocol file was expected, not {shown(name)}", "protocol"
             )
-        n_sweeps = load_protocol(section.existing(name, "protocol")).n_sweeps
+        protocol = load_protocol(section.existing(name, "protocol"))
+        if "ligands" in row:
+            dosed = Section({**row, "ligands": _any_dose(row["ligands"])}, self.file, section.key)
+            dosed.expect(KEYS["experiment"])
+            protocol = with_ligands(dosed, protocol)
+        n_sweeps = protocol.n_sweeps
         recording = row["recording"]
         current, time = recording.get("current"), recording.get("time")
         columns = current.get("columns") if isinstance(current, Mapping) else None
@@ -310,6 +316,17 @@ class Template:
             "# The template of a batch, as it was used: each recording was put in the place of the "
             "first.\n" + dump_yaml(document)
         )
+
+
+def _any_dose(data: Any) -> Any:
+    """Return concentrations with some number in the place of each name in braces."""
+    if isinstance(data, Mapping):
+        return {key: _any_dose(value) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_any_dose(each) for each in data]
+    if not isinstance(data, str):
+        return data
+    return _PLACEHOLDER.sub("1 nM" if _PLACEHOLDER.fullmatch(data.strip()) else "1", data)
 
 
 def _as_list(value: Any) -> list[Any]:

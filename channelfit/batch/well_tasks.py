@@ -282,20 +282,24 @@ class WellTasks:
         seen += fit_cautions(problem, places, self.plan.space.n_free)
         return _Read(problem, measured, [_caution_text(caution) for caution in each_once(seen)])
 
-    def _by_clamp(self, problems: Sequence[Problem]) -> list[tuple[list[int], ChannelScorer]]:
-        """Return groups of wells with the same clamp, each with the scorer that simulates them."""
-        clamps: dict[Any, list[int]] = {}
+    def _alike(self, problems: Sequence[Problem]) -> list[tuple[list[int], ChannelScorer]]:
+        """Return groups of wells of equal protocols and clamps, each with a scorer for them."""
+        found: list[tuple[Any, list[int]]] = []
         for k, problem in enumerate(problems):
-            clamps.setdefault(tuple(e.clamp for e in problem.experiments), []).append(k)
-        usual = tuple(e.clamp for e in self.plan.problem.experiments)
+            own = [(e.protocol, e.clamp) for e in problem.experiments]
+            rows = next((rows for other, rows in found if other == own), None)
+            if rows is None:
+                found.append((own, rows := []))
+            rows.append(k)
+        usual = [(e.protocol, e.clamp) for e in self.plan.problem.experiments]
         return [
             (
                 rows,
                 self.scorer
-                if clamp == usual
+                if own == usual
                 else make_scorer(problems[rows[0]], self.settings.backend),
             )
-            for clamp, rows in clamps.items()
+            for own, rows in found
         ]
 
     def _values(self, fits: WellFits, wells: Sequence[int]) -> np.ndarray:
@@ -308,7 +312,7 @@ class WellTasks:
         """Return by well the current of its fit (n_sweeps, n_times) in the first experiment, pA."""
         there = np.isfinite(fits.values).all(axis=1)
         found: dict[int, np.ndarray] = {}
-        for rows, scorer in self._by_clamp(problems):
+        for rows, scorer in self._alike(problems):
             fitted = [k for k in rows if there[k]]
             if fitted:
                 traces = scorer.simulate(self._values(fits, fitted))[0]
@@ -318,7 +322,7 @@ class WellTasks:
     def _residuals(self, problems: Sequence[Problem], fits: WellFits) -> list[ResidualFaults]:
         """Check the residuals of each well."""
         found = [ResidualFaults()] * len(problems)
-        for rows, scorer in self._by_clamp(problems):
+        for rows, scorer in self._alike(problems):
             own = [problems[k] for k in rows]
             for k, one in zip(
                 rows, check_residuals(self.plan, scorer, own, fits.unit[rows]), strict=True

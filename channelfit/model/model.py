@@ -32,6 +32,7 @@ class Model:
         source: its origin, such as a paper.
         temperature: degC, a number or text with a unit (``"22 degC"``); expressions can then use
             ``celsius``.
+        ligands: names of concentrations, mM, that a protocol commands; rates may use them.
         states: names of the states, such as ``["C", "O"]``.
         rates: expressions in 1/ms by transition, such as ``{"C -> O": "a*exp(z*v)"}``. They may
             use the voltage ``v`` (mV), parameters, definitions and the functions exp, log, sqrt,
@@ -78,6 +79,7 @@ class Model:
         description: str | None = None,
         source: str | None = None,
         temperature: float | str | None = None,
+        ligands: Sequence[str] | None = None,
         states: Sequence[str] | None = None,
         rates: Mapping[str, Any] | None = None,
         gates: Mapping[str, Mapping[str, Any]] | None = None,
@@ -101,6 +103,7 @@ class Model:
             "description": description,
             "source": source,
             "temperature": temperature,
+            "ligands": ligands,
             "parameters": parameters,
             "definitions": definitions,
             "states": states,

@@ -297,7 +297,8 @@ def run_down(by_sweep: np.ndarray, protocol: Protocol) -> float | None:
     Returns: None where the sweeps differ, or are fewer than three.
     """
     n = len(by_sweep)
-    alike = all(sweep == protocol.sweeps[0] for sweep in protocol.sweeps)
+    commanded = protocol.sweeps, *(x for c in protocol.ligands for x in (c.targets, c.holding_mM))
+    alike = all(sweep == sweeps[0] for sweeps in commanded for sweep in sweeps)
     if n < 3 or not alike or not np.isfinite(by_sweep).all():
         return None
     slope, start = np.polyfit(np.arange(n), by_sweep, 1)
