@@ -151,6 +151,8 @@ def read_yaml(block: Block, folder: Path) -> None:
         _read_cluster(block, document, folder)
     elif {"cost", "outputs"} & set(document):
         build_function(document, folder / block.page.name)
+    elif block.name and re.search(r"\{\w+\}", block.text):  # names of columns: of a batch
+        assert Template.read(folder / block.name).expected.n_sweeps > 1
     elif "require" in document["fit"]:
         template = Template(FitFile({"model": MODEL, **document}, folder / block.page.name, folder))
         assert template.required == document["fit"]["require"]
