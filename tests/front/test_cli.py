@@ -307,6 +307,18 @@ def test_validate_compares_with_neuron(tmp_path, monkeypatch):
     assert "BEYOND" in result.stdout
 
 
+def test_validate_takes_the_concentrations_of_an_experiment(tmp_path):
+    (tmp_path / "steps.yaml").write_text((PROTOCOLS / "gaba_puff.yaml").read_text())
+    rows = [{"protocol": "steps.yaml"}, {"protocol": "steps.yaml", "ligands": {"gaba": "3 mM"}}]
+    found = validate.protocols_of({"fit": {"experiments": rows}}, tmp_path / "fit.yaml")
+    assert [float(p.concentration("gaba")[0, 0]) for p in found] == [0.0, 3.0]
+    model = (MODELS / "published/gabaa5.yaml").read_text(encoding="utf-8")
+    (tmp_path / "gaba.yaml").write_text(model.partition("\nfit:")[0], encoding="utf-8")
+    result = run("validate", tmp_path / "gaba.yaml")
+    assert result.exit_code == 2
+    assert "the usual steps command the voltage alone" in result.output
+
+
 @pytest.mark.integration
 def test_validate_without_neuron_says_how_to_get_it(tmp_path):
     (tmp_path / "neuron.py").write_text("raise ImportError('not here')", encoding="utf-8")

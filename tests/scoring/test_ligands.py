@@ -19,6 +19,8 @@ from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
+from channelfit.scoring.neuron.comparison import compare
+from channelfit.scoring.neuron.oracle import NeuronOracle
 from channelfit.scoring.scorer import make_scorer
 
 #: A scheme with a state that traps the drug, beside a gate.
@@ -149,6 +151,18 @@ def test_costs_and_derivatives_of_all_paths_are_those_of_the_reference(puff, hel
             size = np.abs(slopes.gradient).max()
             assert np.abs(found.gradient - slopes.gradient).max() < 1e-6 * size
             assert found.hessian == pytest.approx(slopes.hessian, abs=1e-6 * slopes.hessian.max())
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("between", ["steady state", {"carry_over": True, "rest": 5}])
+@pytest.mark.parametrize("puff", PUFFS)
+def test_currents_are_those_of_neuron(puff, between):
+    pytest.importorskip("neuron")
+    model, command = build_model(TRAP, None), protocol(puff, between=between)
+    scorer = make_scorer(Problem(model, (Experiment(command),)), "cpu")
+    (case,) = compare(NeuronOracle(model), [command], scorer.simulate, model.values())
+    assert case.relative_error < 5e-8
+    assert case.scale_pA > 10
 
 
 def test_without_a_drug_the_channel_is_that_without_its_states():

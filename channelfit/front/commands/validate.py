@@ -15,7 +15,7 @@ from channelfit.front.verbs.models import ValidateOptions
 from channelfit.model.channel import ChannelModel
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.extreme_rates import examples, extremes, failing, fastest_rates, voltages_of
-from channelfit.problem.protocol import Protocol, load_protocol
+from channelfit.problem.protocol import Protocol, load_protocol, with_ligands
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
@@ -35,9 +35,11 @@ _MOST_HALVES = 12
 
 
 def tolerance(protocol: Protocol) -> float:
-    """Return largest error over largest current: tighter where every voltage is held."""
-    held = all(segment.is_constant for sweep in protocol.sweeps for segment in sweep)
-    return STEP_TOLERANCE if held else VARYING_TOLERANCE
+    """Return largest error over largest current: tighter where all that is commanded is held."""
+    commanded = protocol.sweeps, *(ligand.targets for ligand in protocol.ligands)
+    held = all(segment.is_constant for sweeps in commanded for sweep in sweeps for segment in sweep)
+    at_once = all(ligand.exchange_ms == 0 for ligand in protocol.ligands)
+    return STEP_TOLERANCE if held and at_once else VARYING_TOLERANCE
 
 
 def validate(options: ValidateOptions) -> None:
@@ -47,7 +49,7 @@ def validate(options: ValidateOptions) -> None:
     """
     model, document = load_channel(options.model, options.overrides)
     n = options.candidates
-    protocols = _protocols(document, options.model, options.protocols)
+    protocols = _protocols(model, document, options.model, options.protocols)
     with SearchScreen(f"{model.name} against NEURON") as screen:
         screen.begin("compiling the mechanism for NEURON")
         oracle = NeuronOracle(model)
@@ -156,7 +158,7 @@ class _Given:
 
 
 def _protocols(
-    document: Mapping[str, Any], file: Path, protocol_files: Sequence[Path]
+    model: ChannelModel, document: Mapping[str, Any], file: Path, protocol_files: Sequence[Path]
 ) -> list[Protocol]:
     if protocol_files:
         return [load_protocol(path) for path in protocol_files]
@@ -167,7 +169,10 @@ def _protocols(
         duration=100,
         sampling=0.1,
     )
-    return protocols_of(document, file) or [usual]
+    if own := protocols_of(document, file):
+        return own
+    model.refuse_ligands("the usual steps command the voltage alone (--protocol names others)")
+    return [usual]
 
 
 def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
@@ -176,13 +181,15 @@ def protocols_of(document: Mapping[str, Any], file: Path) -> list[Protocol]:
     fit.expect(KEYS["fit"])
     if "protocols" in fit:
         names = [str(name) for name in fit.items("protocols")]
-    else:
-        rows = fit.items("experiments", [])
-        sections = [Section(row, file, "fit.experiments") for row in rows]
-        for section in sections:
-            section.expect(KEYS["experiment"])
-        names = [section.text("protocol") for section in sections]
-    return [load_protocol(fit.existing(name, "protocols")) for name in names]
+        return [load_protocol(fit.existing(name, "protocols")) for name in names]
+    rows = fit.items("experiments", [])
+    sections = [Section(row, file, "fit.experiments") for row in rows]
+    found = []
+    for section in sections:
+        section.expect(KEYS["experiment"])
+        protocol = load_protocol(fit.existing(section.text("protocol"), "protocols"))
+        found.append(with_ligands(section, protocol))
+    return found
 
 
 def _drawn(

@@ -106,8 +106,8 @@ class ValidateOptions:
 
     NEURON gets the channel as NMODL and integrates it with CVODE to 1e-12. For every protocol the
     largest difference in any trace is given as a part of that trace's largest current. The
-    tolerance is 1e-5 where the voltage is held in steps and 1e-4 where it varies; beyond it the
-    exit code is 1. Needs NEURON and a C++ compiler; `channelfit doctor` tells.
+    tolerance is 1e-5 where voltage and concentrations are held in steps and 1e-4 where any varies;
+    beyond it the exit code is 1. Needs NEURON and a C++ compiler; `channelfit doctor` tells.
 
     \b
     Examples

@@ -3,8 +3,9 @@
 A mechanism, generated from the model or written by hand, is alone in a compartment whose voltage an
 ideal clamp holds. The clamp is a small mechanism too. Its conductance of 1e9 uS keeps the voltage
 within 1e-9 mV of the command, and it evaluates ramps and sines at whatever time the integrator asks
-for. NEURON's CVODE does the whole integration, to an absolute tolerance of 1e-12 of occupancy, and
-starts anew at every corner of the command.
+for. Concentrations are formulas of time in the mechanism itself. NEURON's CVODE does the whole
+integration, to an absolute tolerance of 1e-12 of occupancy, and starts anew at every corner of the
+command.
 
 Three properties of NEURON (9.0.2) shape this file:
 
@@ -20,18 +21,30 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import sympy
 
-from channelfit.model.channel import Chain, ChannelModel
+from channelfit.model.channel import Chain, ChannelModel, Parameter
 from channelfit.model.evaluation import evaluate
+from channelfit.model.terms import symbol
 from channelfit.problem.protocol import Protocol
-from channelfit.problem.waves import TIME_TOLERANCE, Constant, Ramp, Samples, Segment, Sines
+from channelfit.problem.segments import Sweep
+from channelfit.problem.waves import (
+    TIME_TOLERANCE,
+    Constant,
+    Exchange,
+    Ramp,
+    Samples,
+    Segment,
+    Sines,
+)
 from channelfit.reading.errors import InputError
 from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.nmodl import nmodl_names, nmodl_text
@@ -108,11 +121,13 @@ class NeuronOracle:
         mod_file: str | os.PathLike[str] | None = None,
         initial: Literal["model", "mechanism"] | None = None,
     ) -> None:
-        model.refuse_ligands("the comparison with NEURON clamps the voltage alone")
-        self.model = model
-        self.names = nmodl_names(model, "point_process")
+        if mod_file is not None:
+            model.refuse_ligands("a mechanism written by hand is compared under a voltage alone")
+        whole, courses = _in_time(model)
+        self.model, self.names = model, nmodl_names(whole, "point_process")
+        self.courses = [[self.names.parameters[name] for name in own] for own in courses]
         if mod_file is None:
-            text = nmodl_text(_without_values(model), "point_process", "oracle")
+            text = nmodl_text(_without_values(whole), "point_process", "oracle")
             self.parameters = dict(self.names.parameters)
             at_once = {c.name for c in model.chains if c.instant}
             self.states = {
@@ -166,14 +181,19 @@ class NeuronOracle:
         if values.shape != (len(self.model.parameters),):
             raise ValueError(f"parameters {values.shape}, expected {(len(self.model.parameters),)}")
         out = np.full((protocol.n_sweeps, protocol.n_times_max), np.nan)
+        ligands = protocol.commanded(self.model.ligands)
+        courses = [one.course(protocol.carry_over, protocol.rest_ms) for one in ligands]
         with _Compartment(self) as cell:
             self.set_parameters(cell.channel, values)
             for sweep in range(protocol.n_sweeps):
                 if sweep == 0 or not protocol.carry_over:
-                    cell.start(protocol.holding_mV, values)
+                    held = np.array([one.holding_mM[sweep] for one in ligands])
+                    cell.start(protocol.holding_mV, values, held)
                 elif protocol.rest_ms:
-                    cell.hold(protocol.resting_mV, protocol.rest_ms)
-                cell.run_sweep(protocol, sweep, out[sweep])
+                    rest = Segment(0.0, protocol.rest_ms, Constant(protocol.resting_mV))
+                    for piece in _pieces(rest, [course[sweep][0] for course in courses]):
+                        cell.run(piece)
+                cell.run_sweep(protocol, sweep, [course[sweep][1] for course in courses], out)
         return out
 
 
@@ -185,6 +205,36 @@ def _state_names(text: str) -> list[str]:
         r"\([^)]*\)|<[^>]*>|\bFROM\b\s+\S+\s+\bTO\b\s+\S+", " ", block[1] if block else ""
     )
     return re.findall(r"[A-Za-z]\w*", declared)
+
+
+def _in_time(model: ChannelModel) -> tuple[ChannelModel, list[list[str]]]:
+    """Return the model with its concentrations as formulas of time.
+
+    Each is level + slope t + away exp(-t/tau), with t from the start of a piece of the command.
+
+    Returns: the model, and of each ligand the names of the parameters in its formula.
+    """
+    taken = {*model.parameter_names, *(name for name, _ in model.definitions)}
+    names = []
+    for ligand in model.ligands:
+        own = [f"{ligand}_{part}" for part in ("level", "slope", "away", "tau")]
+        while taken & set(own):
+            own = [f"{name}_" for name in own]
+        names.append(own)
+    time = sympy.Symbol("(t)")  # as it is printed; no name of a model has brackets
+    courses, parameters = [], list(model.parameters)
+    for ligand, formed in zip(model.ligands, names, strict=True):
+        level, slope, away, tau = map(symbol, formed)
+        formula = sympy.Max(level + slope * time + away * sympy.exp(-time / tau), 0)
+        courses.append((ligand, formula))
+        parameters += [Parameter(name, "", 1.0, 1.0, value=1.0, fixed=True) for name in formed]
+    whole = replace(
+        model,
+        ligands=(),
+        parameters=tuple(parameters),
+        definitions=(*courses, *model.definitions),
+    )
+    return whole, names
 
 
 def _without_values(model: ChannelModel) -> ChannelModel:
@@ -235,40 +285,51 @@ class _Compartment:
         self.solver.rtol(rtol)
         self.solver.active(active)
 
-    def start(self, holding_mV: float, values: Array) -> None:
-        """Start at time 0, in the steady state of the holding potential."""
+    def start(self, holding_mV: float, values: Array, held_mM: Array) -> None:
+        """Start at time 0, in the steady state of the holding potential and concentrations."""
         self._command(holding_mV)
+        self._dissolve([_Wave(0.0, c) for c in held_mM], 0.0)
         self.h.finitialize(holding_mV)
         if self.oracle.initial == "model":
-            for key, occupancy in steady_state(self.oracle.model, values, holding_mV).items():
+            model = self.oracle.model
+            model = model.in_solution(**dict(zip(model.ligands, held_mM, strict=True)))
+            values = np.append(values, held_mM)
+            for key, occupancy in steady_state(model, values, holding_mV).items():
                 if name := self.oracle.states[key]:
                     setattr(self.channel, name, occupancy)
 
-    def hold(self, v_mV: float, duration_ms: float) -> None:
-        """Hold a constant voltage for a time without recording the current."""
-        self._begin(_Wave(0.0, v_mV), 0.0)
-        self._advance(duration_ms)
+    def run(self, piece: _Piece) -> None:
+        """Run a piece of the command without recording the current."""
+        self._begin(piece)
+        self._advance(piece.end_ms - piece.start_ms)
 
-    def run_sweep(self, protocol: Protocol, sweep: int, row: Array) -> None:
-        """Run a sweep of the protocol and write its currents, pA, to row (n_times_max,)."""
+    def run_sweep(
+        self, protocol: Protocol, sweep: int, dissolved: Sequence[Sweep], out: Array
+    ) -> None:
+        """Run a sweep of the protocol, and write its currents, pA, to out (n_sweeps, n_times_max).
+
+        Arguments:
+            dissolved: the course of each concentration.
+        """
         period, ranges = protocol.sampling_ms, protocol.sample_ranges(sweep)
         for segment, (sample, last) in zip(protocol.sweeps[sweep], ranges, strict=True):
-            for start, end, wave in _pieces(segment):
-                self._begin(wave, start)
-                while sample < last and sample * period < end - TIME_TOLERANCE * period:
-                    self._advance(max(sample * period, start) - start)
-                    row[sample] = self._current()
+            for piece in _pieces(segment, dissolved):
+                self._begin(piece)
+                while sample < last and sample * period < piece.end_ms - TIME_TOLERANCE * period:
+                    self._advance(max(sample * period, piece.start_ms) - piece.start_ms)
+                    out[sweep, sample] = self._current()
                     sample += 1
-                self._advance(end - start)
+                self._advance(piece.end_ms - piece.start_ms)
 
     # NEURON's clock starts at 0 with every piece of the command. At a late t, the first steps after
     # a jump would be lost in rounding.
 
-    def _begin(self, wave: _Wave, start_ms: float) -> None:
-        """Begin a new piece of the command at this time of the sweep."""
+    def _begin(self, piece: _Piece) -> None:
+        """Begin a new piece of the command."""
         self.h.t = 0.0
-        clamp = self.clamp
+        clamp, wave, start_ms = self.clamp, piece.wave, piece.start_ms
         clamp.since = wave.since_ms - start_ms
+        self._dissolve(piece.dissolved, start_ms)
         clamp.offset, clamp.slope, clamp.count = wave.offset_mV, wave.slope, len(wave.terms)
         for k, term in enumerate(wave.terms):
             clamp.amplitude[k], clamp.omega[k], clamp.phase[k] = term
@@ -287,6 +348,15 @@ class _Compartment:
         except RuntimeError as error:
             raise IntegrationFailed(f"NEURON's integrator gave up: {error}") from None
 
+    def _dissolve(self, waves: Sequence[_Wave], start_ms: float) -> None:
+        """Set the formulas of the concentrations from this time of the sweep on."""
+        for names, wave in zip(self.oracle.courses, waves, strict=True):
+            since = wave.since_ms - start_ms
+            level = wave.offset_mV - wave.slope * since
+            away = wave.away * math.exp(since / wave.tau)
+            for name, value in zip(names, (level, wave.slope, away, wave.tau), strict=True):
+                setattr(self.channel, name, value)
+
     def _command(self, v_mV: float) -> None:
         self.clamp.offset, self.clamp.slope, self.clamp.count = v_mV, 0.0, 0
         self.place.v = v_mV
@@ -298,15 +368,18 @@ class _Compartment:
 
 @dataclass(frozen=True)
 class _Wave:
-    """A piece of the command: offset + slope x + sum of amplitude sin(omega x + phase).
+    """A voltage, mV: offset + slope x + sum of amplitude sin(omega x + phase).
 
-    Here x is the time since `since_ms` of the sweep.
+    Here x is the time since `since_ms` of the sweep. A concentration, mM, has no sines, but
+    away exp(-x/tau).
     """
 
     since_ms: float
     offset_mV: float
     slope: float = 0.0
     terms: tuple[tuple[float, float, float], ...] = ()
+    away: float = 0.0
+    tau: float = 1.0
 
     def voltage_at(self, t_ms: float) -> float:
         """Return the voltage, mV, at a time of the sweep."""
@@ -316,8 +389,37 @@ class _Wave:
         )
 
 
-def _pieces(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
-    """Yield start, end and command of the pieces of a segment that have no corner."""
+@dataclass(frozen=True)
+class _Piece:
+    """A part of a sweep without a corner: the voltage, and each concentration."""
+
+    start_ms: float
+    end_ms: float
+    wave: _Wave
+    dissolved: tuple[_Wave, ...]
+
+
+def _pieces(segment: Segment, dissolved: Sequence[Sweep]) -> Iterator[_Piece]:
+    """Yield the pieces of a segment of the voltage, cut wherever a concentration has a corner."""
+    ends = {part.end_ms for course in dissolved for part in course}
+    for start, end, wave in _waves(segment):
+        edges = [start, *sorted(t for t in ends if start < t < end), end]
+        for a, b in pairwise(edges):
+            parts = (next(part for part in course if part.end_ms >= b) for course in dissolved)
+            yield _Piece(a, b, wave, tuple(map(_concentration, parts)))
+
+
+def _concentration(segment: Segment) -> _Wave:
+    wave = segment.wave
+    if isinstance(wave, Exchange):
+        slope, away = wave.slope_mM_per_ms, wave.away_mM
+        return _Wave(wave.origin_ms, wave.offset_mM, slope, away=away, tau=wave.tau_ms)
+    ((_, _, found),) = _waves(segment)
+    return found
+
+
+def _waves(segment: Segment) -> Iterator[tuple[float, float, _Wave]]:
+    """Yield start, end and voltage of the pieces of a segment that have no corner."""
     start, end, wave = segment.start_ms, segment.end_ms, segment.wave
     if isinstance(wave, Sines):
         terms = tuple(zip(wave.amplitudes_mV, wave.omegas_per_ms, wave.phases, strict=True))
