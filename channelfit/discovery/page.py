@@ -11,7 +11,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
-from channelfit.discovery.results import COLUMNS, Found
+from channelfit.discovery.results import Found
 from channelfit.results.comparison import NEAR_BIC, comparison_figure
 from channelfit.results.report.page import scheme_svg
 from channelfit.results.report.page_facts import scheme_of
@@ -50,21 +50,21 @@ def discovery_page(found: Found, summary: Mapping[str, Any]) -> str:
         "version": summary["versions"]["channelfit"],
         "summary": summary,
         "drawn": drawn,
-        "head": [name.replace("_", " ") for name in COLUMNS],
-        "rows": [[_cell(row[name]) for name in COLUMNS] for row in found.rows[:_ROWS]],
+        "head": [name.replace("_", " ") for name in found.columns],
+        "rows": [[_cell(row[name]) for name in found.columns] for row in found.rows[:_ROWS]],
         "near": f"{NEAR_BIC:g}",
         "front": _png(front_figure(found)),
         "currents": _png(currents_figure(found)),
         "follows": [
-            [row["fitted"], row["to"], *(short(row[k], 3) for k in ("rms_pA", "relative", "ratio"))]
+            [row["fitted"], row["to"], *(short(row[k], 3) for k in ("rms", "relative", "ratio"))]
             for row in summary["follows"]
         ],
         "differences": [
             [
                 *(row[k] for k in ("schemes", "experiment")),
-                *(short(row[k], 3) for k in ("rms_pA", "largest_pA")),
-                row["sweep"],
-                *(short(row[k]) for k in ("time_ms", "command_mV")),
+                *(short(row[k], 3) for k in ("rms", "largest")),
+                *(row[k] for k in ("unit", "sweep")),
+                *(_cell(row[k]) for k in ("time_ms", "command_mV")),
             ]
             for row in summary["differences"]
         ],
@@ -74,28 +74,28 @@ def discovery_page(found: Found, summary: Mapping[str, Any]) -> str:
 
 def front_figure(found: Found) -> Figure:
     """Draw the misfit of each scheme against its parameters, and the least of each number."""
-    good = [row for row in found.rows if row["rms_pA"] is not None]
+    good, rms = [row for row in found.rows if not row["failure"]], found.rms
     with styled():
         figure = new_figure(6.4, 3.8)
         axes = figure.add_subplot()
         for stage, color, size in (("scanned", MUTED, 14), ("fitted", COLORS[0], 26)):
-            points = [(r["parameters"], r["rms_pA"]) for r in good if r["stage"] == stage]
+            points = [(r["parameters"], r[rms]) for r in good if r["stage"] == stage]
             if points:
                 counts, misfits = zip(*points, strict=True)
                 axes.scatter(counts, misfits, s=size, c=color, label=stage, alpha=0.8)
         least: list[tuple[int, float]] = []
-        for n, rms in sorted((row["parameters"], row["rms_pA"]) for row in good):
-            if not least or rms < least[-1][1]:
-                least.append((n, rms))
+        for n, misfit in sorted((row["parameters"], row[rms]) for row in good):
+            if not least or misfit < least[-1][1]:
+                least.append((n, misfit))
         axes.step(*zip(*least, strict=True), where="post", color=COLORS[1], linewidth=1.2)
-        names = {(r["parameters"], r["rms_pA"]): r["scheme"] for r in reversed(good)}
+        names = {(r["parameters"], r[rms]): r["scheme"] for r in reversed(good)}
         for point in least:
             axes.annotate(names[point], point, xytext=(4, 4), textcoords="offset points", size=7)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(LogFormatter())  # 100 and 60 rather than powers of ten
         axes.yaxis.set_minor_formatter(LogFormatter())
         axes.set_xlabel("free parameters")
-        axes.set_ylabel("RMS of the residuals, pA")
+        axes.set_ylabel(f"RMS of the residuals, {found.unit}")
         axes.legend()
     return figure
 

@@ -20,6 +20,7 @@ from channelfit.reading.files import write_text
 from channelfit.results.comparison import NEAR_BIC, ComparedFit, remarks, scored_fit
 from channelfit.results.files import SUMMARY, make_folder
 from channelfit.results.identity import file_hashes
+from channelfit.results.quality import SUFFIXES
 from channelfit.results.run_state import json_text
 from channelfit.results.run_summary import titles
 from channelfit.scoring.machine.computer import machine, versions
@@ -27,12 +28,6 @@ from channelfit.search.saved_fit import fit_document, save_data, saved_text
 
 #: The files of a run: the table, and the folder of model files.
 TABLE, MODELS = "schemes.csv", "schemes"
-#: The columns of the table, in its order.
-COLUMNS = (
-    *("scheme", "graph", "states", "open", "transitions", "parameters", "stage", "cost", "rms_pA"),
-    *("aic_difference", "bic_difference", "held_out_pA", "starts_agreed", "starts"),
-    *("not_determined", "without_voltage", "failure"),
-)
 #: A scheme has the currents of another one if it follows them to this share of their root mean
 #: square, which is far below what any recording shows.
 EQUIVALENT = 1e-4
@@ -44,18 +39,18 @@ _END = 1e-6
 
 @dataclass(frozen=True)
 class Follows:
-    """How well one scheme follows the currents that another one predicts, without noise.
+    """How well one scheme follows the currents, or numbers, that another predicts without noise.
 
     Attributes:
         fitted, to: the names of both.
-        rms_pA: what is left, and relative: the same as a share of those currents.
+        rms: what is left, and relative: the same as a share of those currents.
         ratio: 2 ln L by which such data would on average speak for the other one, at the noise
             of these.
     """
 
     fitted: str
     to: str
-    rms_pA: float
+    rms: float
     relative: float
     ratio: float
 
@@ -75,6 +70,32 @@ class Found:
     best: tuple[int, ...]
     compared: tuple[ComparedFit, ...]
     follows: tuple[Follows, ...]
+
+    @property
+    def unit(self) -> str:
+        """The unit of the residuals: pA, or standard errors of what was observed."""
+        return self.discovery.tasks.models.plan.problem.unit
+
+    @property
+    def rms(self) -> str:
+        """The name of the root of the cost in the table."""
+        return f"rms_{SUFFIXES[self.unit]}"
+
+    @cached_property
+    def held_out(self) -> dict[str, str]:
+        """The units of what was held out, by the name of their column in the table."""
+        problem = self.discovery.tasks.models.plan.problem
+        units = {e.unit for e in problem.experiments if e.recording is not None and e.weight == 0}
+        return {f"held_out_{SUFFIXES[unit]}": unit for unit in sorted(units) or [self.unit]}
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns of the table, in its order."""
+        return (
+            *("scheme", "graph", "states", "open", "transitions", "parameters", "stage", "cost"),
+            *(self.rms, "aic_difference", "bic_difference", *self.held_out, "starts_agreed"),
+            *("starts", "not_determined", "without_voltage", "failure"),
+        )
 
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
@@ -99,10 +120,10 @@ class Found:
                     "parameters": fit.n_parameters if good else None,
                     "stage": fit.stage,
                     "cost": fit.best if good else None,
-                    "rms_pA": math.sqrt(fit.best) if good else None,
+                    self.rms: math.sqrt(fit.best) if good else None,
                     "aic_difference": aic if good else None,
                     "bic_difference": bic if good else None,
-                    "held_out_pA": _held_out(one),
+                    **{name: _held_out(one, unit) for name, unit in self.held_out.items()},
                     "starts_agreed": agreement.get("arrived"),
                     "starts": agreement.get("independent_starts"),
                     "not_determined": None if fit.undetermined is None else len(fit.undetermined),
@@ -136,19 +157,20 @@ class Found:
             if others
             else f"{text}, by more than {NEAR_BIC:g}."
         ]
+        what = "currents" if self.unit == "pA" else "observed numbers"
         for a, b in self.equivalent():
-            found.append(f"{a} and {b} have the same currents under these protocols.")
+            found.append(f"{a} and {b} have the same {what} under these protocols.")
         same = {frozenset(pair) for pair in self.equivalent()}
         for one in self.follows:
             if frozenset((one.fitted, one.to)) in same:
                 continue
             if one.relative < EQUIVALENT:
                 found.append(
-                    f"{one.fitted} can have the currents of {one.to}; no fit showed the reverse."
+                    f"{one.fitted} can have the {what} of {one.to}; no fit showed the reverse."
                 )
             elif one.ratio < _SEEN:
                 found.append(
-                    f"{one.fitted} comes so near the currents of {one.to} that one such recording "
+                    f"{one.fitted} comes so near the {what} of {one.to} that one such data set "
                     f"cannot tell them apart (2 ln L = {one.ratio:.2g} on average)."
                 )
         doubtful = [
@@ -179,27 +201,37 @@ class Found:
         return found
 
     def differences(self) -> list[dict[str, Any]]:
-        """Return for pairs near the best, by experiment, where their currents differ most."""
+        """Return for pairs near the best, by experiment, where their currents differ most.
+
+        Observations have a row each, without time and command, as one number stands for a sweep.
+        """
         near = [self.compared[self.best.index(k)] for k in self.near]
         rows = []
         for a, b in combinations(near, 2):
             experiments = a.fit.problem.experiments
             for e, one, other in zip(experiments, a.winner.traces, b.winner.traces, strict=True):
-                apart = np.abs(one - other)
-                if not np.isfinite(apart).any():
-                    continue
-                sweep, sample = np.unravel_index(int(np.nanargmax(apart)), apart.shape)
-                rows.append(
-                    {
-                        "schemes": f"{a.label}, {b.label}",
-                        "experiment": e.title,
-                        "rms_pA": float(np.sqrt(np.nanmean(apart**2))),
-                        "largest_pA": float(apart[sweep, sample]),
-                        "sweep": int(sweep) + 1,
-                        "time_ms": float(e.protocol.times_ms[sample]),
-                        "command_mV": float(e.protocol.command()[sweep, sample]),
-                    }
-                )
+                apart = np.abs(one - other) / e.noise_pA
+                names = [f"{e.title}: {o.name}" for o in e.observations] or [e.title]
+                parts = apart[:, :, None] if e.observations else [apart]
+                for name, part in zip(names, parts, strict=True):
+                    if not np.isfinite(part).any():
+                        continue
+                    sweep, sample = np.unravel_index(int(np.nanargmax(part)), part.shape)
+                    at: dict[str, float | None] = {"time_ms": None, "command_mV": None}
+                    if not e.observations:
+                        command = float(e.protocol.command()[sweep, sample])
+                        at = {"time_ms": float(e.protocol.times_ms[sample]), "command_mV": command}
+                    rows.append(
+                        {
+                            "schemes": f"{a.label}, {b.label}",
+                            "experiment": name,
+                            "rms": float(np.sqrt(np.nanmean(part**2))),
+                            "largest": float(part[sweep, sample]),
+                            "unit": e.unit,
+                            "sweep": int(sweep) + 1,
+                            **at,
+                        }
+                    )
         return rows
 
     # --- files ------------------------------------------------------------------------------------
@@ -213,6 +245,7 @@ class Found:
             "file": str(plan.file),
             "schemes": len(schemes),
             "samples": self.discovery.n_samples,
+            "unit": self.unit,
             "best": schemes[self.best[0]].name if self.best else None,
             "near": [schemes[k].name for k in self.near],
             "equivalent": [list(pair) for pair in self.equivalent()],
@@ -239,8 +272,9 @@ class Found:
 
         Raises InputError: a file cannot be written.
         """
-        texts = [["" if row[name] is None else row[name] for name in COLUMNS] for row in self.rows]
-        write_text(folder / TABLE, csv_rows([COLUMNS, *texts]))
+        cells = [[row[name] for name in self.columns] for row in self.rows]
+        texts = [["" if cell is None else cell for cell in row] for row in cells]
+        write_text(folder / TABLE, csv_rows([self.columns, *texts]))
         models = folder / MODELS
         make_folder(models, follows=False)
         save_data(self.discovery.tasks.models.plan, models)
@@ -250,16 +284,18 @@ class Found:
         write_text(folder / SUMMARY, json_text(summary))
 
 
-def _held_out(one: ComparedFit | None) -> float | None:
+def _held_out(one: ComparedFit | None, unit: str) -> float | None:
     """Return the root mean square of the held-out residuals; None where there are none."""
-    if one is None or not one.predicted_pA:
+    if one is None:
         return None
     experiments = one.fit.problem.experiments
     parts = [
-        (part.mean_square, float((e.recording.weight > 0).sum()))
+        (part.mean_square / e.noise_pA**2, float((e.recording.weight > 0).sum()))
         for e, part in zip(experiments, one.winner.parts, strict=True)
-        if part is not None and e.recording is not None and e.weight == 0
+        if part is not None and e.recording is not None and e.weight == 0 and e.unit == unit
     ]
+    if not parts:
+        return None
     return math.sqrt(sum(m * n for m, n in parts) / sum(n for _, n in parts))
 
 
@@ -275,10 +311,11 @@ def found_by(discovery: Discovery, best: Sequence[int]) -> Found:
     """
     tasks = discovery.tasks
     if not best:
-        fit = next(iter(discovery.fits.values()))
+        place = next(iter(discovery.faults or discovery.fits))
+        fit = discovery.fits[place]
         raise InputError(
             f"none of {len(tasks.schemes):,} schemes could be fitted; {fit.scheme.name}: "
-            f"{fit.failure}",
+            f"{discovery.faults.get(place, fit.failure)}",
             tasks.models.plan.file,
         )
     names = [tasks.schemes[k].name for k in best]
@@ -301,7 +338,10 @@ def found_by(discovery: Discovery, best: Sequence[int]) -> Found:
 
 
 def _mean_square(one: ComparedFit) -> float:
-    """Return the mean square of the currents of a scheme where samples count, pA^2."""
+    """Return the mean square of the currents of a scheme where samples count.
+
+    It is in pA^2; of observations in squared standard errors.
+    """
     parts = [
         trace[e.recording.weight > 0]
         for e, trace in zip(one.fit.problem.experiments, one.winner.traces, strict=True)

@@ -26,6 +26,7 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import Caution, each_once
 from channelfit.reading.files import write_text
 from channelfit.results.identity import identity
+from channelfit.results.quality import SUFFIXES
 from channelfit.results.run_folder import RunFolder
 from channelfit.results.run_state import FINISHED
 from channelfit.scoring.scorer import make_scorer
@@ -117,12 +118,12 @@ def run(
         folder.checkpoint.begin(tasks.identity, arguments, "discover")
         store = folder.checkpoint.open_results()
         before = frozenset(store.keys)
-    counted = 0
+    counted, name_of_rms = 0, f"rms_{SUFFIXES[plan.problem.unit]}"
 
     def on_done(key: Key, fit: SchemeFit) -> None:
         nonlocal counted
         counted += 1
-        result = {"kind": str(key[0]), "graph": fit.scheme.text, "rms_pA": fit.best**0.5}
+        result = {"kind": str(key[0]), "graph": fit.scheme.text, name_of_rms: fit.best**0.5}
         listener.done(fit.scheme.name, key in before, result, fit.failure)
         if folder is not None and store is not None:
             folder.state.content |= {"schemes_done": counted}

@@ -402,6 +402,7 @@ class Discovery:
 
     Attributes:
         fits: by place of the scheme.
+        faults: by place, why a scheme with a fit could not be assessed.
     """
 
     tasks: SchemeTasks
@@ -409,6 +410,7 @@ class Discovery:
     store: ResultStore | None = None
     on_done: Callable[[Key, SchemeFit], object] = lambda key, fit: None
     fits: dict[int, SchemeFit] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
     _plans: dict[tuple[int, tuple[str, ...]], FitPlan] = field(default_factory=dict)
 
     @cached_property
@@ -507,7 +509,9 @@ class Discovery:
     def _best(self) -> list[int]:
         """Return the places of the schemes that are fitted fully, in order."""
         best = self.ranked()[: self.tasks.effort.keep]
-        lowest = max(self.fits[best[0]].best, self.floor) if best else 0.0
+        # a misfit of observations within their standard errors may be that of any right scheme
+        noise = self.tasks.models.plan.problem.known_noise_pA or 0.0
+        lowest = max(self.fits[best[0]].best, self.floor, noise**2) if best else 0.0
         return sorted(k for k in best if self.fits[k].best <= _HOPELESS * lowest)
 
     def _shared(self, number: int) -> None:
@@ -582,6 +586,8 @@ class Discovery:
                 self.fits[place] = new
             elif not new.failure:
                 self.fits[place] = self._joined(before, new, place)
+            else:
+                self.faults[place] = new.failure
 
     def _joined(self, before: SchemeFit, new: SchemeFit, place: int) -> SchemeFit:
         """Join the points of two fits of a scheme."""

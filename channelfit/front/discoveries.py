@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from channelfit.discovery import run as discoveries
-from channelfit.discovery.results import COLUMNS, Found
+from channelfit.discovery.results import Found
 from channelfit.discovery.run import DiscoverListener
 from channelfit.front import kinds
 from channelfit.front.experiments import CALL, Experiment, listed
@@ -57,7 +57,7 @@ class Discovery:
         A DataFrame where pandas is installed, else a `Table`.
         """
         rows = {row["scheme"]: row for row in self.summary["table"]}
-        return table_of(rows, COLUMNS[1:])
+        return table_of(rows, self._found.columns[1:])
 
     @property
     def best(self) -> str:

@@ -408,7 +408,7 @@ class Comparison:
 
     @property
     def table(self) -> Any:
-        """A row a fit: cost (pA^2), free parameters, differences of AIC and BIC, and weights.
+        """A row a fit: cost, free parameters, differences of AIC and BIC, and weights.
 
         The weights tell how likely each scheme is the best of them. A DataFrame where pandas is
         installed, else a `Table`.

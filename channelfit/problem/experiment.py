@@ -22,6 +22,8 @@ from channelfit.reading.errors import InputError
 #: The share of the data's root mean square that is left at the exact minimum of data without noise.
 #: It is 3e-13 to 7e-12 in the shipped models; most of it comes from compression when linearizing.
 _ROUNDING = {"float64": 3e-11, "float32": 1e-5}
+#: The unit of the residuals of observations.
+STANDARD_ERRORS = "standard errors"
 #: The memory of a sample, bytes, while it is laid out, simulated, scored, drawn and written as
 #: text; and that for each further candidate: the current, and two copies while it is reordered.
 _BYTES_A_SAMPLE, _BYTES_A_CURRENT = 200, 24
@@ -59,6 +61,16 @@ class Experiment:
     def temperature(self) -> str:
         """Its temperature in words; empty where it has none of its own."""
         return degrees(self.temperature_C)
+
+    @property
+    def unit(self) -> str:
+        """The unit of its residuals: pA, or standard errors of what was observed."""
+        return STANDARD_ERRORS if self.observations else "pA"
+
+    @property
+    def noise_pA(self) -> float:
+        """What a standard error of its observations counts as in a cost; 1 for a recording."""
+        return self.observations[0].noise_pA if self.observations else 1.0
 
 
 @dataclass(frozen=True)
@@ -258,6 +270,23 @@ class Problem:
     def has_recordings(self) -> bool:
         """True unless all that a score looks at are observations."""
         return not self.fitted or any(not e.observations for e in self.fitted)
+
+    @property
+    def unit(self) -> str:
+        """The unit of the root of the cost: pA, or standard errors where only observations count.
+
+        Beside recordings a standard error counts as the noise of a sample, so that it is pA, too.
+        """
+        return "pA" if self.has_recordings else STANDARD_ERRORS
+
+    @property
+    def known_noise_pA(self) -> float | None:
+        """The standard deviation of a residual that a fit with observations gives beforehand.
+
+        It is 1 where only observations count. None where only recordings do, as it follows from
+        the residuals of these.
+        """
+        return next((e.noise_pA for e in self.fitted if e.observations), None)
 
     @property
     def fitted(self) -> list[Experiment]:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.problem.experiment import Experiment, n_scored
+from channelfit.problem.experiment import STANDARD_ERRORS, Experiment, n_scored
 from channelfit.reading.errors import InputError
 from channelfit.results.files import FIT
-from channelfit.results.quality import Quality
+from channelfit.results.quality import SUFFIXES, Quality
 from channelfit.results.report.traces import Traces
 from channelfit.results.run_summary import Winner, rescore
 from channelfit.results.uncertainty.assessment import brought_to_minimum
@@ -49,8 +49,8 @@ class ComparedFit:
         n_parameters: how many are free.
         n_samples: how many samples have a weight.
         correlation_time: of the residuals, in samples.
-        fitted_pA, predicted_pA: the RMS by protocol, of experiments with a weight, and of those
-            with weight 0, which were held out.
+        fitted, predicted: the RMS by protocol with its unit, of experiments with a weight, and of
+            those with weight 0, which were held out.
     """
 
     label: str
@@ -60,12 +60,12 @@ class ComparedFit:
     n_parameters: int
     n_samples: int
     correlation_time: float
-    fitted_pA: dict[str, float]
-    predicted_pA: dict[str, float]
+    fitted: dict[str, tuple[float, str]]
+    predicted: dict[str, tuple[float, str]]
 
     @property
     def cost(self) -> float:
-        """The mean square of the residuals, pA^2."""
+        """The mean square of the residuals, pA^2 or squared standard errors."""
         return self.winner.cost
 
     @property
@@ -142,17 +142,24 @@ def as_plain(compared: Sequence[ComparedFit]) -> list[dict[str, Any]]:
             "file": str(c.fit.file),
             "model": c.fit.problem.model.name,
             "cost": c.cost,
-            **c.winner.quality.as_plain(),
+            **_figures(c),
             "free_parameters": c.n_parameters,
             "samples": c.n_samples,
             "aic_difference": _difference(c.aic, aic),
             "aic_weight": weights(aic)[k],
             "bic_difference": _difference(c.bic, bic),
             "bic_weight": weights(bic)[k],
-            "fitted_rms_pA": c.fitted_pA,
-            "predicted_rms_pA": c.predicted_pA,
+            **{
+                f"{kind}_rms_{suffix}": {n: rms for n, (rms, of) in rows.items() if of == unit}
+                for kind, rows in (("fitted", c.fitted), ("predicted", c.predicted))
+                for unit, suffix in SUFFIXES.items()
+            },
             "experiments": [
-                {"protocol": e.protocol.name, **(part or Quality()).as_plain(), "weight": e.weight}
+                {
+                    "protocol": e.protocol.name,
+                    **({} if e.observations else (part or Quality()).as_plain()),
+                    "weight": e.weight,
+                }
                 for e, part in zip(c.fit.problem.experiments, c.winner.parts, strict=True)
             ],
             "correlation_time_samples": c.correlation_time,
@@ -163,6 +170,13 @@ def as_plain(compared: Sequence[ComparedFit]) -> list[dict[str, Any]]:
         }
         for k, c in enumerate(compared)
     ]
+
+
+def _figures(one: ComparedFit) -> dict[str, Any]:
+    """Return how well a scheme fits: figures of its recordings, or the RMS of observations."""
+    if one.fit.problem.has_recordings:
+        return one.winner.quality.as_plain()
+    return {f"rms_{SUFFIXES[STANDARD_ERRORS]}": one.winner.rms}
 
 
 def remarks(compared: Sequence[ComparedFit]) -> list[str]:
@@ -193,15 +207,15 @@ def _refuted(compared: Sequence[ComparedFit]) -> list[str]:
     preferred = min(compared, key=lambda c: c.bic)
     weight = weights([c.bic for c in compared])[compared.index(preferred)]
     found = []
-    for name, off in preferred.predicted_pA.items():
-        rivals = [c for c in compared if name in c.predicted_pA]
-        better = min(rivals, key=lambda c: c.predicted_pA[name])
-        least = better.predicted_pA[name]
+    for name, (off, unit) in preferred.predicted.items():
+        rivals = [c for c in compared if name in c.predicted]
+        better = min(rivals, key=lambda c: c.predicted[name])
+        least, _ = better.predicted[name]
         if off > _WORSE * least:
             found.append(
                 f"{name}, which was held out, speaks against {preferred.label}, which has "
-                f"{100 * weight:.0f} % of the weight by BIC: it predicts it with {off:.3g} pA, "
-                f"{better.label} with {least:.3g} pA (root mean square)"
+                f"{100 * weight:.0f} % of the weight by BIC: it predicts it with {off:.3g} {unit}, "
+                f"{better.label} with {least:.3g} {unit} (root mean square)"
             )
     return found
 
@@ -237,12 +251,13 @@ def scored_fit(fit: FitPlan, label: str, backend: str, as_is: bool) -> ComparedF
     winner = rescore(fit, scorer, values)
     if not math.isfinite(winner.cost):
         raise InputError("the values in this file give no finite cost", fit.file)
-    fitted_pA: dict[str, float] = {}
-    predicted_pA: dict[str, float] = {}
+    fitted: dict[str, tuple[float, str]] = {}
+    predicted: dict[str, tuple[float, str]] = {}
     for k, (e, part) in enumerate(zip(fit.problem.experiments, winner.parts, strict=True), 1):
         name = e.title
-        name = f"{name} ({k})" if name in fitted_pA or name in predicted_pA else name
-        (fitted_pA if e.weight > 0 else predicted_pA)[name] = (part or Quality()).rms_pA
+        name = f"{name} ({k})" if name in fitted or name in predicted else name
+        rms = (part or Quality()).rms_pA / e.noise_pA
+        (fitted if e.weight > 0 else predicted)[name] = rms, e.unit
     return ComparedFit(
         label,
         fit,
@@ -252,8 +267,8 @@ def scored_fit(fit: FitPlan, label: str, backend: str, as_is: bool) -> ComparedF
         n_scored(fit.problem),
         # a likelihood of correlated currents counts what they say once
         1.0 if fit.problem.noise else correlation_time(fit.problem, winner.traces),
-        fitted_pA,
-        predicted_pA,
+        fitted,
+        predicted,
     )
 
 

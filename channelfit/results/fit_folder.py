@@ -265,10 +265,9 @@ def picture_of(fit: FitPlan, winner: Winner, evaluations: int) -> TracePicture:
         membranes = membrane_potentials(fit.problem, winner.values)
     spreads = winner.spreads or [None] * len(experiments)
     rows = list(zip(experiments, winner.traces, membranes, spreads, strict=True))
-    unit = "pA" if fit.problem.has_recordings else "standard errors"
     return TracePicture(
         tuple(fitted(*row) for row in rows if not row[0].observations),
         fit.name,
-        f"RMS {winner.rms_pA:.3g} {unit} after {evaluations:,} candidates",
+        f"RMS {winner.rms:.3g} {fit.problem.unit} after {evaluations:,} candidates",
         tuple(curve for e, trace, *_ in rows for curve in curves_of(e, trace)),
     )

@@ -21,11 +21,15 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.problem.experiment import STANDARD_ERRORS
+
 #: The figures of a fit in ``summary.json``, attributes of `Quality`.
 FIGURES = (
     *("rms_pA", "rms_relative_to_peak", "peak_pA", "variance_explained", "peak_error_pA"),
     "peak_error_relative",
 )
+#: What stands behind the name of a number in a table or in JSON, by its unit.
+SUFFIXES = {"pA": "pA", STANDARD_ERRORS: "in_errors"}
 #: Data that vary by less than this share of their peak, which is rounding, are constant.
 _CONSTANT = 1e-12
 

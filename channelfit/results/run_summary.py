@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,9 @@ class Winner:
         values: (n_parameters,), base units.
         traces: per experiment (n_sweeps, n_times) pA.
         parts: the quality of the fit of each experiment, None where it has no recording.
-        quality: the same of all experiments with a weight together.
+        quality: the same of all recordings with a weight together, or of all observations where
+            no recording has one.
+        mean_square: the same of recordings and observations, pA^2 or squared standard errors.
         deviation_pA: the largest difference between these traces and those in the precision of the
             search; 0 when that was float64.
         likelihood_cost: pA^2, the cost where it is the likelihood of channel noise; else None.
@@ -54,6 +56,7 @@ class Winner:
     traces: list[np.ndarray]
     parts: list[Quality | None]
     quality: Quality
+    mean_square: float
     deviation_pA: float
     likelihood_cost: float | None = None
     spreads: tuple[np.ndarray, ...] = ()
@@ -62,11 +65,11 @@ class Winner:
     def cost(self) -> float:
         """The mean square of the residuals, pA^2, or the cost of the likelihood."""
         likelihood = self.likelihood_cost
-        return self.quality.mean_square if likelihood is None else likelihood
+        return self.mean_square if likelihood is None else likelihood
 
     @property
-    def rms_pA(self) -> float:
-        """The root mean square of the residuals, pA."""
+    def rms(self) -> float:
+        """The root mean square of the residuals, pA or standard errors."""
         return self.quality.rms_pA
 
 
@@ -85,16 +88,20 @@ def rescore(fit: FitPlan, scorer: ChannelScorer, values: np.ndarray) -> Winner:
         None if e.recording is None else quality(t, e.recording.current_pA, e.recording.weight)
         for e, t in zip(fit.problem.experiments, traces, strict=True)
     ]
-    weights = [e.weight for e in fit.problem.experiments]
-    whole = pooled((p, w) for p, w in zip(parts, weights, strict=True) if p is not None)
+    rows = list(zip(fit.problem.experiments, parts, strict=True))
+    everything = pooled((p, e.weight) for e, p in rows if p is not None)
+    whole = everything
+    if fit.problem.has_recordings:  # peaks and variance are those of currents
+        whole = pooled((p, e.weight) for e, p in rows if p is not None and not e.observations)
+    found = Winner(column[:, 0], traces, parts, whole, everything.mean_square, deviation)
     if fit.problem.noise is None:
-        return Winner(column[:, 0], traces, parts, whole, deviation)
+        return found
     from channelfit.scoring.channel_noise import NoiseScorer  # loads SymPy
 
     assert isinstance(scorer, NoiseScorer)
     cost = float(scorer.score(column).cost[0])
-    spreads = tuple(found[..., 1] for found in scorer.predicted(column[:, 0]))
-    return Winner(column[:, 0], traces, parts, whole, deviation, cost, spreads)
+    spreads = tuple(one[..., 1] for one in scorer.predicted(column[:, 0]))
+    return replace(found, likelihood_cost=cost, spreads=spreads)
 
 
 def summarize(
@@ -227,7 +234,7 @@ def _uncertainty(
     except InputError as error:  # too few samples: the fit itself stands
         return {"remarks": [str(error)], "undetermined": []}, {}, {}
     plain, rows = (
-        assessment.as_plain(judged),
+        assessment.as_plain(judged, fit.problem.unit),
         assessment.parameter_rows(judged.estimate, fit.problem),
     )
     if fit.problem.noise is None:
@@ -271,7 +278,8 @@ _PARAMETER = {
     **dict.fromkeys(("unit!", "note"), TEXT),
 }
 _UNCERTAINTY = {
-    **dict.fromkeys(("level", "noise_pA", "correlation_time_samples"), NUMBER),
+    **dict.fromkeys(("level", "correlation_time_samples"), NUMBER),
+    **dict.fromkeys(("noise_pA", "noise_in_errors"), NUMBER),
     "standard_errors_from_minimum": NUMBER,
     "samples": WHOLE,
     "noise_assumed": FLAG,

@@ -192,6 +192,12 @@ def _weighed(section: Section, experiments: list[Experiment]) -> list[Experiment
             "some experiments are recordings and some have observations, and only the noise of a "
             "sample tells how much both weigh; add for example noise: 5 pA"
         )
+    if noise is not None and not any(e.weight > 0 and not e.observations for e in experiments):
+        raise section.error(
+            "weighs observations against recordings, and no recording counts here; leave it out, "
+            "as standard errors weigh observations",
+            "noise",
+        )
     if any(e.clamp for e in experiments if e.observations):
         raise section.error("what is observed is that of an ideal clamp; leave it out", "clamp")
     found = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,14 +16,14 @@ import pytest
 from click.testing import CliRunner
 
 import channelfit as cf
-from channelfit.discovery import search
+from channelfit.discovery import results, search
 from channelfit.discovery.models import SchemeModels, _stairs, unit_of
 from channelfit.discovery.results import found_by
 from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Space
 from channelfit.discovery.search import Discovery, SchemeTasks
 from channelfit.front import discoveries
-from channelfit.front.kinds import make_scorer
+from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.front.main import main
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.waves import Constant, Ramp, Segment
@@ -504,3 +505,70 @@ def test_longest_ways_are_drawn_in_a_row() -> None:
         ways = [[scheme.states.index(name) for name in first]]
         assert all(scheme.joined[pair] for way in ways for pair in pairwise(way))
         assert sum(text.count("-") for text in scheme.text.split(", ")) == len(scheme.edges)
+
+
+# --- observations ---------------------------------------------------------------------------------
+
+
+def test_misfits_of_observations_are_in_standard_errors(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand from the numbers that the best schemes predict; no table or page says pA."""
+    monkeypatch.setattr(results, "NEAR_BIC", 1e3)  # so that two are compared
+    kinds: dict[str, dict[str, Any]] = {
+        "late": {"measure": "mean", "window": {"segment": 2, "from": "20 ms"}},
+        "peak": {},
+        "rise": {"measure": "rise", "fractions": 0.5},
+        "early": {"measure": "mean", "window": {"segment": 2, "to": "6 ms"}},
+        "tail": {"window": {"segment": 3}},
+    }
+    usual = {"window": {"segment": 2}, "x": "v", "value": "i", "error": "sem"}
+    rows = [usual | keys | {"file": f"{name}.csv", "name": name} for name, keys in kinds.items()]
+
+    def tabulate(numbers: np.ndarray) -> None:
+        for row, own in zip(rows, numbers, strict=True):
+            lines = [f"{v},{y},{abs(y) / 20}" for v, y in zip((-40, 0, 40), own, strict=True)]
+            (place / row["file"]).write_text("\n".join(["v,i,sem", *lines]))
+
+    experiments: list[dict[str, Any]] = [
+        {"protocol": "steps.yaml", "observe": rows[1:]},
+        {"protocol": "steps.yaml", "observe": rows[0], "weight": 0},
+    ]
+    file = place / "observed.yaml"
+    file.write_text(dump_yaml(TRUTH | {"fit": {"experiments": experiments}}))
+    tabulate(np.ones((5, 3)))
+    plan = load_plan(file)
+    first, late = make_scorer(plan, "cpu").simulate(plan.problem.values()[:, None])
+    scales = [o.scale for e in plan.problem.experiments for o in e.observations]
+    numbers = np.concatenate([late, first])[..., 0] / np.roll(scales, 1, axis=0)
+    tabulate(numbers * (1 + np.random.default_rng(5).standard_normal((5, 3)) / 20))
+    schemes = {"states": 3, "cycles": 0, "scan": 8, "starts": 1, "keep": 2}
+    file.write_text(dump_yaml(TRUTH | {"fit": {"experiments": experiments, "discover": schemes}}))
+    folder = place / "of_numbers"
+    words = ["discover", str(file), "--out", str(folder)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert "rms in" in done.output
+    summary = json.loads((folder / "summary.json").read_text())
+    apart = []
+    for best in summary["table"][:2]:
+        plan = load_plan(folder / "schemes" / f"{best['scheme']}.yaml")
+        predicted = make_scorer(plan, "cpu").simulate(plan.problem.values()[:, None])
+        own = [
+            [
+                (row[:, 0] / o.scale - o.value) / o.error
+                for o, row in zip(e.observations, of, strict=True)
+            ]
+            for e, of in zip(plan.problem.experiments, predicted, strict=True)
+        ]
+        for name, part in zip(("rms_in_errors", "held_out_in_errors"), own, strict=True):
+            assert best[name] == pytest.approx(np.sqrt(np.mean(np.square(part))), rel=1e-6), name
+        apart.append(np.concatenate(own))
+    assert len(summary["differences"]) == 5
+    for row, part in zip(summary["differences"], np.abs(apart[0] - apart[1]), strict=True):
+        assert row["unit"] == "standard errors"
+        assert row["largest"] == pytest.approx(part.max(), rel=1e-5)
+        assert row["sweep"] == 1 + part.argmax()
+    page = (folder / "discover.html").read_text()
+    for text in (done.output, page, (folder / "schemes.csv").read_text()):
+        assert "pA" not in re.sub(r"base64,[^\"]*", "", text)

@@ -123,6 +123,9 @@ def test_recordings_beside_observations_need_their_noise(tmp_path: Path) -> None
     (tmp_path / "r.csv").write_text("i\n" + "\n".join(str(k + k % 3) for k in range(20)))
     with pytest.raises(InputError, match="only the noise of a sample tells"):
         load_plan(written(tmp_path, experiments=[recorded, observed]))
+    for experiments in ([observed], [recorded | {"weight": 0}, observed]):
+        with pytest.raises(InputError, match="no recording counts here; leave it out"):
+            load_plan(written(tmp_path, experiments=experiments, noise="2 pA"))
     plan = load_plan(written(tmp_path, experiments=[recorded, observed], noise="2 pA"))
     _, two = plan.problem.experiments
     assert two.recording is not None

@@ -88,8 +88,9 @@ def test_the_criteria_are_those_of_a_gaussian_likelihood(compared):
         constant = n * (math.log(2 * math.pi) + 1)
         assert one.aic + constant == pytest.approx(2 * k - 2 * log_likelihood, rel=1e-9)
         assert one.bic + constant == pytest.approx(k * math.log(n) - 2 * log_likelihood, rel=1e-9)
-        assert list(one.fitted_pA) == ["steps"]  # what was held out is the same data, predicted
-        assert one.predicted_pA == pytest.approx({"late": one.fitted_pA["steps"]})
+        assert list(one.fitted) == ["steps"]  # what was held out is the same data, predicted
+        rms, unit = one.predicted["late"]
+        assert (rms, unit) == (pytest.approx(one.fitted["steps"][0]), "pA")
     true, more = compared  # a state too many fits as well and loses
     assert [c.label for c in compared] == ["true", "more"]
     assert (true.n_parameters, more.n_parameters) == (4, 6)
@@ -183,7 +184,8 @@ def test_a_preferred_scheme_that_predicts_worse_is_named(compared):
     """The data that were held out speak against the scheme that has all weight."""
     true, more = compared
     assert not any("speaks against" in text for text in comparison.remarks(compared))
-    off = replace(true, predicted_pA={"late": 64.0}), replace(more, predicted_pA={"late": 41.0})
+    rows: list[dict[str, tuple[float, str]]] = [{"late": (x, "pA")} for x in (64.0, 41.0)]
+    off = [replace(c, predicted=one) for c, one in zip((true, more), rows, strict=True)]
     (sentence,) = [text for text in comparison.remarks(off) if "speaks against" in text]
     assert re.fullmatch(
         r"late, which was held out, speaks against true, which has \d+ % of the weight by BIC: it "

@@ -62,10 +62,12 @@ def _found(lines: JsonLines, options: DiscoverOptions) -> tuple[Path, dict[str, 
 
 def _print(summary: dict[str, Any], folder: Path) -> None:
     """Print the best schemes and what was found."""
-    heads = ["scheme", "graph", "parameters", "rms pA", "dAIC", "dBIC", "held out", "agreed"]
+    names = [name for name in summary["table"][0] if name.startswith(("rms_", "held_out_"))]
+    numbers = (names[0], "aic_difference", "bic_difference", *names[1:])
+    heads = [name.replace("_", " ") for name in (names[0], "dAIC", "dBIC", *names[1:])]
+    heads = ["scheme", "graph", "parameters", *heads, "agreed"]
     rows = []
     for row in summary["table"][:_LISTED]:
-        numbers = ("rms_pA", "aic_difference", "bic_difference", "held_out_pA")
         cells = ["" if row[name] is None else f"{row[name]:.5g}" for name in numbers]
         agreed = "" if row["starts"] is None else f"{row['starts_agreed']} of {row['starts']}"
         rows.append([row["scheme"], row["graph"], str(row["parameters"] or ""), *cells, agreed])

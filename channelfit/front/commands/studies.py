@@ -144,9 +144,10 @@ def compare(options: CompareOptions) -> None:
     if options.as_json:
         click.echo(json_text(summary), nl=False)
         return
+    of_currents = "rms_pA" in summary["fits"][0]
     terminal.show(
         result_tables.comparison_table(summary["fits"]),
-        result_tables.comparison_quality(summary["fits"]),
+        *([result_tables.comparison_quality(summary["fits"])] if of_currents else []),
         result_tables.comparison_parameters(summary["fits"]),
         *summary["remarks"],
         *(f"Warning: {w}" for w in summary["warnings"]),

@@ -80,7 +80,7 @@ def _costs(summary: Mapping[str, Any]) -> list[str]:
     lines = [
         f"RMS        {summary['rms_pA']:.4g} pA{of_peak}",
         *(f"{name:<10} {text}" for name, text in quality_texts(summary).items()),
-        f"cost       {summary['cost']:.6g} pA^2",
+        f"cost       {summary['cost']:.6g} pA^2{' of recordings and observations' * bool(curves)}",
     ]
     if words := channel_words(summary):
         lines.append(f"channels   {words}")
@@ -193,12 +193,18 @@ def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
     Arguments:
         fits: as `comparison.as_plain` gives them.
     """
-    predicted = sorted({name for fit in fits for name in fit["predicted_rms_pA"]})
+    of_currents = "rms_pA" in fits[0]  # all are fits to the same data
+    head, key = ("RMS (pA)", "rms_pA") if of_currents else ("RMS (errors)", "rms_in_errors")
+    predicted = [
+        (f"predicted_rms_{suffix}", name, unit)
+        for suffix, unit in (("pA", "pA"), ("in_errors", "errors"))
+        for name in sorted({name for fit in fits for name in fit[f"predicted_rms_{suffix}"]})
+    ]
     headers = [
         "fit",
         "free",
-        "RMS (pA)",
-        *(f"held out: {name}" for name in predicted),
+        head,
+        *(f"held out: {name} ({unit})" for _, name, unit in predicted),
         "AIC",
         "weight",
         "BIC",
@@ -206,12 +212,12 @@ def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
     ]
     rows = []
     for fit in fits:
-        held_out = [f"{fit['predicted_rms_pA'].get(name, math.nan):.4g}" for name in predicted]
+        held_out = [f"{fit[of].get(name, math.nan):.4g}" for of, name, _ in predicted]
         rows.append(
             [
                 fit["label"],
                 str(fit["free_parameters"]),
-                f"{fit['rms_pA']:.4g}",
+                f"{fit[key]:.4g}",
                 *held_out,
                 _difference(fit["aic_difference"]),
                 f"{100 * fit['aic_weight']:.3g} %",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from channelfit.results.quality import SUFFIXES
 from channelfit.results.uncertainty.estimate import (
     ASSUMED_NOISE,
     LEVEL,
@@ -250,12 +251,16 @@ def _ties(found: Estimate, problem: Problem) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def as_plain(judged: Assessment) -> dict[str, Any]:
-    """Return an assessment as plain data, as written to ``summary.json``."""
+def as_plain(judged: Assessment, unit: str = "pA") -> dict[str, Any]:
+    """Return an assessment as plain data, as written to ``summary.json``.
+
+    Arguments:
+        unit: of the residuals.
+    """
     found = judged.estimate
     return {
         "level": LEVEL,
-        "noise_pA": found.sigma_pA,
+        f"noise_{SUFFIXES[unit]}": found.sigma_pA,
         "noise_assumed": found.assumed,
         "samples": found.n_samples,
         "correlation_time_samples": found.correlation_time,

@@ -56,7 +56,7 @@ def summary_of(
         "cost_unit": "pA^2" if fit.problem.has_recordings else "",
         "cost_before_refining": judged.refined_from,
         "parameters": _parameters(found, fit.problem),
-        "uncertainty": as_plain(judged),
+        "uncertainty": as_plain(judged, fit.problem.unit),
     }
     if found_profiles:
         out["profiles"] = {
