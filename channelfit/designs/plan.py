@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.interpolate import CubicSpline
 from scipy.optimize import Bounds, minimize
 
 from channelfit.designs.correlation import summed_twice, sums_of_samples
@@ -107,6 +108,7 @@ class DesignPlan(ABC):
         subjects: the schemes.
         kinds: of the segments; limits: of voltages and times.
         noise: pA, the standard deviation of a sample.
+        spectrum: of the noise; None where its samples are independent.
         seed: of the starts.
         iterations: of each start, at most.
     """
@@ -117,6 +119,7 @@ class DesignPlan(ABC):
     kinds: tuple[str, ...]
     limits: Limits
     noise: float
+    spectrum: NoiseSpectrum | None = None
     seed: int = 0
     iterations: int = 100
 
@@ -149,6 +152,7 @@ class DesignPlan(ABC):
     @property
     def contents(self) -> Mapping[str, Any]:
         """Plain data on which results depend."""
+        noise = self.spectrum
         return {
             "subjects": [
                 [hash_of(repr((s.model, s.clamp, s.bounds))), s.members.tolist()]
@@ -159,6 +163,7 @@ class DesignPlan(ABC):
             "noise": self.noise,
             "seed": self.seed,
             "iterations": self.iterations,
+            **({"spectrum": hash_of(noise.place, noise.ratio)} if noise is not None else {}),
         }
 
     @cached_property
@@ -217,6 +222,30 @@ class DesignPlan(ABC):
         """Return the variance of a sample, pA^2; at another interval its density is the same."""
         return self.noise**2 * self.limits.sampling / protocol.sampling_ms
 
+    @cached_property
+    def correlation(self) -> CubicSpline | None:
+        """`summed_twice` of the noise; None where its samples are independent."""
+        if self.spectrum is None:
+            return None
+        n = round(self.limits.length / self.limits.sampling)
+        return summed_twice(self.spectrum.autocorrelation(n), self.limits.sampling)
+
+    def autocorrelation(self, protocol: Protocol) -> Array | None:
+        """Return that of the noise by the lag in samples (n_times,), None where it is white.
+
+        Raises: InputError for another sampling interval, at which it is not known.
+        """
+        dt = self.limits.sampling
+        if self.spectrum is None:
+            return None
+        if not math.isclose(protocol.sampling_ms, dt):
+            raise InputError(
+                f"{protocol.name} has a sample each {protocol.sampling_ms:g} ms, and what is known "
+                f"of the noise is its correlation each {dt:g} ms",
+                key="noise",
+            )
+        return self.spectrum.autocorrelation(len(protocol.times_ms))
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ParameterPlan(DesignPlan):
@@ -226,7 +255,6 @@ class ParameterPlan(DesignPlan):
         criterion: one of `criteria.KINDS`; counting: names of the parameters that count, all where
             empty; worst: whether the worst member of the ensemble counts.
         predict: protocols under which currents are predicted.
-        spectrum: of the noise; None where its samples are independent.
     """
 
     small = True
@@ -235,17 +263,13 @@ class ParameterPlan(DesignPlan):
     counting: tuple[str, ...] = ()
     worst: bool = False
     predict: tuple[Protocol, ...] = ()
-    spectrum: NoiseSpectrum | None = None
 
     @property
     def contents(self) -> Mapping[str, Any]:
         """See `DesignPlan`."""
         predict = [hash_of(repr((p.sweeps, p.sampling_ms, p.holding_mV))) for p in self.predict]
         kind = [self.criterion, *self.counting, self.worst]
-        own: dict[str, Any] = {"criterion": kind, "predict": predict}
-        if self.spectrum is not None:
-            own["spectrum"] = hash_of(self.spectrum.place, self.spectrum.ratio)
-        return {**super().contents, **own}
+        return {**super().contents, "criterion": kind, "predict": predict}
 
     @property
     def subject(self) -> Subject:
@@ -276,13 +300,8 @@ class ParameterPlan(DesignPlan):
     @cached_property
     def informed(self) -> Informed:
         """The information of pieces, under an ideal clamp."""
-        source, sampling = self.subject.source(self.subject.members), self.limits.sampling
-        correlation = None
-        if self.spectrum is not None:
-            n = round(self.limits.length / sampling)
-            correlation = summed_twice(self.spectrum.autocorrelation(n), sampling)
-        parts = [source], self.scales, self.noise, sampling
-        return Informed(*parts, correlation=correlation)
+        parts = [self.subject.source(self.subject.members)], self.scales
+        return Informed(*parts, self.noise, self.limits.sampling, correlation=self.correlation)
 
     def search(self, x: Array) -> tuple[Array, float]:
         """See `DesignPlan`; through a clamp, the criterion is that of the protocol."""
@@ -386,18 +405,11 @@ class ParameterPlan(DesignPlan):
 
         Raises: InputError for another sampling interval, at which the noise is not known.
         """
-        if self.spectrum is None:
+        lags, subject, found = self.autocorrelation(protocol), self.subject, list[Array]()
+        if lags is None:
             return None
-        dt, subject = self.limits.sampling, self.subject
-        if not math.isclose(protocol.sampling_ms, dt):
-            raise InputError(
-                f"{protocol.name} has a sample each {protocol.sampling_ms:g} ms, and what is known "
-                f"of the noise is its correlation each {dt:g} ms",
-                key="noise",
-            )
         recording = self.experiment(subject, protocol).recording
         assert recording is not None
-        lags, found = self.spectrum.autocorrelation(recording.weight.shape[1]), list[Array]()
         for member, scale in zip(subject.members.T, self.scales.T, strict=True):
             steps = np.zeros((len(member), len(scale)))
             steps[subject.places, range(len(scale))] = _STEP * scale

@@ -1,7 +1,10 @@
 """Protocols that separate schemes: the least distance between one and the best fit of another.
 
-The distance between two schemes is the sum of the squared differences of their currents over the
-variance of the noise. It is the information about a factor of this difference. A rival is fitted to
+The distance between two schemes is the sum of the squared differences d of their currents over the
+variance of the noise; where samples of the noise are correlated, over its variance along d, which
+is s^2 d^T R d / d^T d, with R from `correlation`: so many times the variance of one sample larger
+is that of the sum by which fits of the two schemes differ. The distance is the information about a
+factor of d. A rival is fitted to
 the current of each scheme anew when the protocol has changed, and earlier fits are kept: the
 protocol moves to where the nearest of all of them is far (T-optimality of Atkinson and Fedorov
 1975, doi:10.1093/biomet/62.1.57, by relaxation as in Shimizu and Aiyoshi 1980). At the best fit the
@@ -15,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from channelfit.designs.correlation import sums_of_samples
 from channelfit.designs.criteria import Criterion
 from channelfit.designs.information import Informed, Pieces, Source
 from channelfit.designs.plan import FAILED, DesignPlan, Findings, Subject, prior_of, scales_of
@@ -53,8 +57,9 @@ class Rival:
             and of that one's vector of parameters.
         known: (n_parameters, n) values from which to fit, the best first, base units.
         rms: the root mean square of what is left, pA; part: the same as a part of the current's.
-        distance: the sum of squares over the variance of the noise.
-        delta_bic: how much larger Schwarz's criterion of the rival is expected to be.
+        distance: the sum of squares over the variance of the noise along what is left.
+        delta_bic: how much larger Schwarz's criterion of the rival is expected to be, with this
+            variance.
     """
 
     scheme: int
@@ -160,7 +165,8 @@ class SeparationPlan(DesignPlan):
                 rival.source(members, -1.0),
             ]
             scales = np.concatenate([one, scales])
-            informed = Informed(sources, scales, self.noise, self.limits.sampling, factor=True)
+            noise = self.noise, self.limits.sampling
+            informed = Informed(sources, scales, *noise, factor=True, correlation=self.correlation)
             found.append((informed, Criterion("log", prior, np.array([0]), worst=True)))
         return found
 
@@ -184,9 +190,11 @@ class SeparationPlan(DesignPlan):
         experiment = self.experiment(subject, protocol, current)
         known, costs = best_fits(subject, experiment, rival.known, self.seed)
         problem = Problem(subject.model, (experiment,))
-        cost, noise, n = float(costs[0]), self.variance(protocol), n_scored(problem)
+        cost, n = float(costs[0]), n_scored(problem)
         if not np.isfinite(cost):
             raise InputError(f"{self._name(rival.scheme)}: no fit keeps the bounds on its rates")
+        left = current - subject.simulated(protocol, known[:, :1])[:, :, 0]
+        noise = self._variance_along(protocol, left, experiment)
         ks = [SearchSpace(one.model.parameters).n_free for one in (subject, own)]
         bics = [criteria(c, k, n)[1] for c, k in zip((noise + cost, noise), ks, strict=True)]
         size = mean_square(problem)
@@ -198,6 +206,16 @@ class SeparationPlan(DesignPlan):
             distance=n * cost / noise,
             delta_bic=bics[0] - bics[1],
         )
+
+    def _variance_along(self, protocol: Protocol, left: Array, experiment: Experiment) -> float:
+        """Return the variance of the noise along a difference of currents, pA^2."""
+        variance, lags = self.variance(protocol), self.autocorrelation(protocol)
+        assert experiment.recording is not None
+        left = np.where(experiment.recording.weight > 0, left, 0.0)
+        size = float((left**2).sum())
+        if lags is None or size == 0:
+            return variance
+        return variance * float(sums_of_samples(lags, left[..., None])[0, 0]) / size
 
 
 def best_fits(

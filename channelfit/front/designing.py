@@ -349,6 +349,7 @@ def design_plan(
         "kinds": segments_of(given["segments"]),
         "limits": limits,
         "noise": noise,
+        "spectrum": spectrum,
         "seed": given["seed"],
         "iterations": whole("iterations"),
     }
@@ -360,18 +361,12 @@ def design_plan(
     }
     _check(subjects[0], common, own)
     if len(subjects) == 1:
-        return ParameterPlan(**common, **own, spectrum=spectrum), cautions
+        return ParameterPlan(**common, **own), cautions
     if own["criterion"] != "log" or any((own["counting"], own["worst"], own["predict"])):
         raise InputError(
             "of schemes that are to be separated the least distance counts; criterion, "
             "parameters, predict and worst are for the parameters of one",
             key="separate",
-        )
-    if spectrum is not None:
-        raise InputError(
-            "the residuals are correlated, and schemes are separated under independent noise; "
-            f"give its standard deviation, {noise:.3g} pA",
-            key="noise",
         )
     return SeparationPlan(**common), cautions
 

@@ -12,6 +12,7 @@ from scipy.signal import lfilter
 import channelfit as cf
 from channelfit.reading.errors import InputError
 from designs.test_design import plan_for, step_current, two_states
+from designs.test_separation import current, known_conductance
 from support.json_output import run
 
 TRUE, DT, FILTER = np.array([0.7, 0.2, 2.0]), 0.1, np.poly([0.97, 0.4])
@@ -76,8 +77,6 @@ def test_independent_residuals_are_white_noise():
 def test_what_is_not_known_of_the_noise_is_refused(colored):
     with pytest.raises(InputError, match=r"sampling: .*each 0.1 ms, and the design each 0.05 ms"):
         plan_for(two_states(), noise=colored)
-    with pytest.raises(InputError, match="noise: .*separated under independent noise"):
-        plan_for(two_states(), two_states("k*exp(v/20)"), noise=colored, sampling=DT)
     with pytest.raises(InputError, match="noise: .*runs/none"):
         plan_for(two_states(), noise="runs/none")
     with pytest.raises(InputError, match="is no saved fit"):
@@ -86,8 +85,10 @@ def test_what_is_not_known_of_the_noise_is_refused(colored):
         plan_for(two_states(), noise=fitted(60, np.zeros(600)), sampling=DT)
     plan = plan_for(two_states(), noise=colored, sampling=DT)
     coarse = cf.Protocol.steps([20], 60, holding=-80, sampling=0.2)
-    with pytest.raises(InputError, match="noise: .*a sample each 0.2 ms"):
-        plan.judged(coarse)
+    both = plan_for(two_states(), two_states("k*exp(v/20)"), noise=colored, sampling=DT)
+    for one in (plan, both):
+        with pytest.raises(InputError, match="noise: .*a sample each 0.2 ms"):
+            one.judged(coarse)
 
 
 @pytest.mark.slow
@@ -117,3 +118,41 @@ def test_fits_scatter_as_expected_of_the_noise_of_a_run():
     np.testing.assert_allclose(scatter, expected, rtol=0.15)
     assert expected[0] > 2.5 * of_white[0]
     assert expected[1] < 0.95 * of_white[1]
+
+
+@pytest.mark.slow
+def test_schemes_differ_as_expected_under_the_noise_of_a_run():
+    """SciPy's fits of two schemes to 300 simulated recordings: how far their sums of squares are
+    apart on average, and how much that scatters.
+    """
+    found = fitted(6000, noise(60_000, 1, seed=2)[0])
+    slow = np.array([0.07, 0.02, 2.0])
+    schemes = [known_conductance(f"k*exp(v/{slope})").with_values(slow) for slope in (30, 20)]
+    plan, white = (
+        plan_for(*schemes, noise=of, sampling=DT, segments="1 step") for of in (found, found.rms)
+    )
+    protocol = plan.protocol(np.array([20.0, 0.0]), "x")
+    rival, of_white = (
+        next(r for r in one.refitted(protocol, one.first) if r.truth == 0) for one in (plan, white)
+    )
+    t = protocol.times_ms
+
+    def left(p: np.ndarray, slope: float, row: np.ndarray) -> np.ndarray:
+        return current(t, 20, *np.exp(p), slope) - row
+
+    apart = []
+    for row in noise(len(t), 300, seed=3) + current(t, 20, *slow[:2], 30):
+        costs = [
+            least_squares(left, np.log(start), args=(slope, row)).cost
+            for slope, start in ((30, slow[:2]), (20, rival.known[:2, 0]))
+        ]
+        apart.append(2 * (costs[1] - costs[0]))
+    size = len(t) * rival.rms**2
+    assert np.mean(apart) == pytest.approx(size, rel=0.1)
+    assert np.std(apart) == pytest.approx(2 * size / rival.distance**0.5, rel=0.15)
+    assert of_white.distance > 10 * rival.distance
+    ((informed, judge), *_) = plan.parts([rival])
+    pieces = plan.waveform.pieces(np.array([20.0, 0.0]))
+    variance = judge.covariance(*informed.matrices(pieces))[0, 0, 0]
+    # an integral, where the distance is a sum over samples of which few are in the first ms
+    assert 1 / variance == pytest.approx(rival.distance, rel=0.04)

@@ -21,7 +21,7 @@ from channelfit.reading.documents import Section
 from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.scoring.scorer import make_scorer
-from designs.test_design import held, two_states
+from designs.test_design import colored, held, two_states
 from support.json_output import run
 
 LIMITS = Limits(
@@ -91,9 +91,11 @@ def test_the_distance_is_that_of_simulated_currents():
         assert found == pytest.approx(exact, rel=2e-3)
 
 
-def test_gradients_are_those_of_differences():
+@pytest.mark.parametrize("rho", [None, 0.99])
+def test_gradients_are_those_of_differences(rho):
     """Of the distance that is left by fits which follow, of two fits of each scheme."""
     plan = plan_of(two_states(), two_states("k*exp(v/20)"), kinds=("step", "ramp"))
+    plan = replace(plan, spectrum=rho and colored(rho))
     known = plan.first
     known += [replace(rival, known=rival.known * 1.2) for rival in known]
     x = plan.waveform.random(np.random.default_rng(1))
@@ -106,23 +108,26 @@ def test_gradients_are_those_of_differences():
             assert gradient @ step == pytest.approx(difference, rel=1e-5)
 
 
+def current(t: np.ndarray, volts: float, k: float, b: float, slope: float) -> np.ndarray:
+    """The current of `known_conductance("k*exp(v/slope)")` in a step from -80 mV, pA."""
+    before, now = (k * np.exp(v / slope) for v in (-80.0, volts))
+    start, limit = before / (before + b), now / (now + b)
+    return np.asarray(2.0 * (volts + 90) * (limit + (start - limit) * np.exp(-(now + b) * t)))
+
+
 def left_by_scipy(true: float, rival: float, volts: float, n: int) -> float:
     """The sum of squares that the best fit of one exponential to another leaves, pA^2.
 
     Both are currents of two states in a step from -80 mV, with slopes of the opening rate of
-    exp(v/true) and exp(v/rival), and a conductance of 2 nS.
+    exp(v/true) and exp(v/rival).
     """
     times = np.arange(n) * LIMITS.sampling
-
-    def current(k: float, b: float, slope: float) -> np.ndarray:
-        before, now = (k * np.exp(v / slope) for v in (-80.0, volts))
-        start, limit = before / (before + b), now / (now + b)
-        return 2.0 * (volts + 90) * (limit + (start - limit) * np.exp(-(now + b) * times))
-
-    truth = current(0.7, 0.2, true)
+    truth = current(times, volts, 0.7, 0.2, true)
     bounds = np.log([0.01, 0.01]), np.log([10.0, 10.0])
     ends = [
-        least_squares(lambda p: current(*np.exp(p), rival) - truth, np.log(start), bounds=bounds)
+        least_squares(
+            lambda p: current(times, volts, *np.exp(p), rival) - truth, np.log(start), bounds=bounds
+        )
         for start in ([0.7, 0.2], [0.05, 2.0], [5.0, 0.05])
     ]
     return 2 * min(end.cost for end in ends)
