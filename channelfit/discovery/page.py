@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter
 
 from channelfit.discovery.results import Found
-from channelfit.results.comparison import NEAR_BIC, comparison_figure
+from channelfit.results.comparison import NEAR_BIC, comparison_figures
 from channelfit.results.report.page import scheme_svg
 from channelfit.results.report.page_facts import scheme_of
 from channelfit.results.report.page_shell import page_text, short
@@ -54,7 +54,7 @@ def discovery_page(found: Found, summary: Mapping[str, Any]) -> str:
         "rows": [[_cell(row[name]) for name in found.columns] for row in found.rows[:_ROWS]],
         "near": f"{NEAR_BIC:g}",
         "front": _png(front_figure(found)),
-        "currents": _png(currents_figure(found)),
+        "currents": [_png(figure) for figure in currents_figures(found)],
         "follows": [
             [row["fitted"], row["to"], *(short(row[k], 3) for k in ("rms", "relative", "ratio"))]
             for row in summary["follows"]
@@ -100,11 +100,11 @@ def front_figure(found: Found) -> Figure:
     return figure
 
 
-def currents_figure(found: Found) -> Figure:
-    """Draw the recordings with the currents of the schemes near the best one, or of the next."""
+def currents_figures(found: Found) -> list[Figure]:
+    """Draw the data with the schemes near the best one, or the next: recordings, observations."""
     shown = found.near if len(found.near) > 1 else found.best[:2]
     near = [found.compared[found.best.index(k)] for k in shown[:_TOGETHER]]
-    return comparison_figure(near, ", ".join(one.label for one in near))
+    return comparison_figures(near, ", ".join(one.label for one in near))
 
 
 def _png(figure: Figure) -> str:

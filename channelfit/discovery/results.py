@@ -324,7 +324,8 @@ def found_by(discovery: Discovery, best: Sequence[int]) -> Found:
         scored_fit(plan, name, tasks.backend, as_is=True)
         for plan, name in zip(plans, names, strict=True)
     ]
-    noise = discovery.fits[best[0]].cost.min()
+    known = tasks.models.plan.problem.known_noise_pA
+    noise = discovery.fits[best[0]].cost.min() if known is None else known**2
     follows = []
     for (k, j), rms in discovery.compare(near_best(discovery, best)).items():
         currents = compared[best.index(j)]

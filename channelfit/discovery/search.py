@@ -280,7 +280,7 @@ class SchemeTasks:
                 cost, k = float(end.cost[0]), own.space.n_free + len(own.solved)
                 if not math.isfinite(cost):
                     continue
-                bic = criteria(max(cost, objective.floor), k, n)[1]
+                bic = criteria(max(cost, objective.floor), k, n, plan.problem.known_noise_pA)[1]
                 tried.append((bic, name, own, objective.physical(end.unit)[:, 0]))
             best = min(tried, key=lambda one: one[:2], default=None)
             if best is None or best[0] >= least:
@@ -433,7 +433,8 @@ class Discovery:
         fit = self.fits[place]
         if not math.isfinite(fit.best):
             return math.inf, math.inf
-        return criteria(max(fit.best, self.floor), fit.n_parameters, self.n_samples)
+        noise = self.tasks.models.plan.problem.known_noise_pA
+        return criteria(max(fit.best, self.floor), fit.n_parameters, self.n_samples, noise)
 
     def bic(self, place: int) -> float:
         """Return Schwarz's criterion of a scheme; inf where it has no fit."""

@@ -100,11 +100,14 @@ class Discovery:
         return shown_in_notebooks(front_figure(self._found))
 
     def plot_currents(self) -> Figure:
-        """Draw the data with the currents of the schemes near the best one, or of the next."""
-        from channelfit.discovery.page import currents_figure  # loads Matplotlib
+        """Draw the data with the schemes near the best one, or with the next.
+
+        Where there are recordings it shows these, else what was observed; the page shows both.
+        """
+        from channelfit.discovery.page import currents_figures  # loads Matplotlib
         from channelfit.front.pictures import shown_in_notebooks
 
-        return shown_in_notebooks(currents_figure(self._found))
+        return shown_in_notebooks(currents_figures(self._found)[0])
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Write the page, the table and the model files into a new folder; return the files.

@@ -430,15 +430,23 @@ class Comparison:
         return list(self.summary["remarks"])
 
     def plot(self) -> Figure:
-        """Return data and all fits of every experiment; a figure of Matplotlib."""
+        """Return data and all fits of every experiment; a figure of Matplotlib.
+
+        Where there are recordings it shows these, else what was observed; `save` draws both.
+        """
         from channelfit.front.pictures import shown_in_notebooks  # loads Matplotlib
 
+        return shown_in_notebooks(self._figures()[0])
+
+    def _figures(self) -> list[Figure]:
         title = ", ".join(c.label for c in self._compared)
         title = title if len(title) < 70 else f"{len(self._compared)} fits"
-        return shown_in_notebooks(comparison.comparison_figure(self._compared, title))
+        return comparison.comparison_figures(self._compared, title)
 
     def save(self, folder: str | os.PathLike[str]) -> list[Path]:
-        """Write ``comparison.json`` and ``comparison.png``, and return both.
+        """Write ``comparison.json`` and ``comparison.png``, and return them.
+
+        Observations beside recordings are drawn in ``comparison_curves.png``.
 
         Raises: InputError when the folder cannot be written.
         """
@@ -446,9 +454,12 @@ class Comparison:
 
         folder = Path(folder)
         make_folder(folder)
-        written = [folder / "comparison.json", folder / "comparison.png"]
+        names = ("comparison.png", "comparison_curves.png")
+        written = [folder / "comparison.json"]
         write_text(written[0], json_text(self.summary))
-        plots.save(self.plot(), written[1])
+        for name, figure in zip(names, self._figures(), strict=False):
+            written.append(folder / name)
+            plots.save(figure, written[-1])
         return written
 
     def __repr__(self) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -126,6 +127,11 @@ class Observation:
     def measures(self) -> tuple[Measure, ...]:
         """Its measure, and the one by which it is divided."""
         return (self.measure,) if self.relative_to is None else (self.measure, self.relative_to)
+
+    @property
+    def taken_as(self) -> tuple[Any, ...]:
+        """All that says how a current becomes these numbers, and what an error counts as."""
+        return self.measures, self.reversal_mV, self.normalize, self.noise_pA
 
     @property
     def scale(self) -> np.ndarray:

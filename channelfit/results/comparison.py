@@ -3,13 +3,18 @@
     AIC = n ln(cost) + 2 k,     BIC = n ln(cost) + k ln(n)
 
 for n samples of independent Gaussian noise of unknown variance and k free parameters, the variance
-among them (Akaike 1974; Schwarz 1978). Only differences between schemes have a meaning.
+among them (Akaike 1974; Schwarz 1978). A fit with observations gives all variances beforehand, by
+standard errors and, of recordings beside them, by the noise s of a sample; then
+
+    AIC = n cost/s^2 + 2 k,     BIC = n cost/s^2 + k ln(n)
+
+without the variance among k. Only differences between schemes have a meaning.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +40,8 @@ if TYPE_CHECKING:
 NEAR_BIC = 6.0
 #: A prediction is worse than another if its residual is larger by this factor.
 _WORSE = 1.1
+#: Mean squares, in squared standard errors, that are more than chance leaves of some ten numbers.
+_BEYOND = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,24 +78,36 @@ class ComparedFit:
     @property
     def aic(self) -> float:
         """Akaike's information criterion; -inf for a perfect fit."""
-        return criteria(self.cost, self.n_parameters, self.n_samples)[0]
+        return self._criteria[0]
 
     @property
     def bic(self) -> float:
         """Schwarz's information criterion; -inf for a perfect fit."""
-        return criteria(self.cost, self.n_parameters, self.n_samples)[1]
+        return self._criteria[1]
+
+    @property
+    def _criteria(self) -> tuple[float, float]:
+        noise = self.fit.problem.known_noise_pA
+        return criteria(self.cost, self.n_parameters, self.n_samples, noise)
 
 
-def criteria(cost: float, n_parameters: int, n_samples: int) -> tuple[float, float]:
-    """Return AIC and BIC of a fit; -inf for a perfect one.
+def criteria(
+    cost: float, n_parameters: int, n_samples: int, noise_pA: float | None = None
+) -> tuple[float, float]:
+    """Return AIC and BIC of a fit; -inf for a perfect one if the noise is not known.
 
     Arguments:
         cost: the mean square of the residuals, pA^2.
         n_parameters: how many are free.
         n_samples: how many samples have a weight.
+        noise_pA: the standard deviation of a residual where that is known beforehand.
     """
-    misfit = n_samples * math.log(cost) if cost > 0 else -math.inf
-    return misfit + 2 * (n_parameters + 1), misfit + (n_parameters + 1) * math.log(n_samples)
+    if noise_pA is not None:
+        misfit, n_unknown = n_samples * cost / noise_pA**2, n_parameters
+    else:
+        misfit = n_samples * math.log(cost) if cost > 0 else -math.inf
+        n_unknown = n_parameters + 1
+    return misfit + 2 * n_unknown, misfit + n_unknown * math.log(n_samples)
 
 
 def score_fits(
@@ -184,6 +203,8 @@ def remarks(compared: Sequence[ComparedFit]) -> list[str]:
     best = min(compared, key=lambda c: c.cost)
     time = best.correlation_time
     found = _refuted(compared)
+    if (noise := best.fit.problem.known_noise_pA) is not None:
+        return [*_of_known_errors(best, noise), *found]
     if time <= 1:
         words = "AIC and BIC take residuals for independent, and those of the best fit look so"
         return [words, *found]
@@ -193,6 +214,25 @@ def remarks(compared: Sequence[ComparedFit]) -> list[str]:
         "alike may be up to that many times too large",
         *found,
     ]
+
+
+def _of_known_errors(best: ComparedFit, noise_pA: float) -> Iterator[str]:
+    """Yield what criteria assume that rest on standard errors."""
+    mixed = best.fit.problem.has_recordings
+    among = f", and the noise of a sample for {noise_pA:.3g} pA, as the fit file says" * mixed
+    yield (
+        "AIC and BIC take observed numbers for independent of each other"
+        f"{', as well as the samples of recordings' * mixed}, and their standard errors for known"
+        f"{among}"
+    )
+    squares = best.cost / noise_pA**2
+    if squares > _BEYOND:
+        yield (
+            f"even the best fit misses the data by {math.sqrt(squares):.3g} standard errors (root "
+            "mean square), where about 1 is expected of a right scheme: errors are larger than "
+            "they are said to be, or no scheme is right, and differences of AIC and BIC are up to "
+            f"{squares:.3g} times too large"
+        )
 
 
 def _samples(count: float, best: ComparedFit) -> str:
@@ -302,6 +342,8 @@ def _delay(fit: FitPlan, k: int) -> str:
 
 def _different_part(a: Experiment, b: Experiment) -> str:
     """Return which part of two experiments differs; an empty text where none does."""
+    if bool(a.observations) != bool(b.observations):
+        return f"kind of data ({'observations' if b.observations else 'a recording'})"
     if a.protocol.command().shape != b.protocol.command().shape or not np.allclose(
         a.protocol.command(), b.protocol.command(), rtol=0, atol=1e-9, equal_nan=True
     ):
@@ -312,6 +354,11 @@ def _different_part(a: Experiment, b: Experiment) -> str:
         return "temperature"
     if a.recording is None or b.recording is None:
         return "" if a.recording is b.recording else "recording"
+    if len(a.observations) != len(b.observations):
+        return "number of observations"
+    for one, other in zip(a.observations, b.observations, strict=True):
+        if one.taken_as != other.taken_as:
+            return f'observation "{one.name}" (it is taken from the current in another way)'
     if a.weight != b.weight or not np.array_equal(a.recording.weight, b.recording.weight):
         return "weight or mask"
     counts = a.recording.weight > 0
@@ -319,8 +366,10 @@ def _different_part(a: Experiment, b: Experiment) -> str:
     return "" if same else "recording"
 
 
-def comparison_figure(compared: Sequence[ComparedFit], title: str) -> Figure:
+def comparison_figures(compared: Sequence[ComparedFit], title: str) -> list[Figure]:
     """Draw one panel for each experiment: the recording, all fits over it, and their residuals.
+
+    Observations are drawn in a figure of their own, behind that of recordings, if there are any.
 
     Arguments:
         compared: the schemes, all fitted to the same experiments, in the order of the legend.
@@ -348,7 +397,10 @@ def comparison_figure(compared: Sequence[ComparedFit], title: str) -> Figure:
                 rivals=tuple(c.winner.traces[k] for c in compared[1:]),
             )
         )
-    if not panels:
-        return observed_figure(curves, title)
     labels = [c.label for c in compared]
-    return traces_figure(panels, title, names=("data", *labels, "fit − data"))
+    figures = []
+    if panels or not curves:
+        figures.append(traces_figure(panels, title, names=("data", *labels, "fit − data")))
+    if curves:
+        figures.append(observed_figure(curves, title, names=labels))
+    return figures

@@ -128,7 +128,7 @@ def _data(plan: FitPlan) -> Iterator[tuple[str, Any]]:
 def _hash_of_observations(experiment: Experiment) -> str:
     """Return a hash of what was observed, and how."""
     arrays = [a for o in experiment.observations for a in (o.x, o.value, o.error)]
-    how = [(o.measures, o.reversal_mV, o.normalize, o.noise_pA) for o in experiment.observations]
+    how = [o.taken_as for o in experiment.observations]
     return hash_of(*arrays, repr(how))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from matplotlib.image import imread
+from scipy.stats import norm
 
 from channelfit.front.kinds import load_plan
 from channelfit.front.main import main
@@ -195,3 +196,110 @@ def test_a_preferred_scheme_that_predicts_worse_is_named(compared):
     slow = [replace(c, correlation_time=1690.0) for c in compared]
     ms = 1690 * true.fit.problem.experiments[0].protocol.sampling_ms
     assert f"up to 1,690 samples ({ms:.3g} ms)" in comparison.remarks(slow)[0]
+
+
+# --- observations ---------------------------------------------------------------------------------
+
+PEAK = {"file": "g.csv", "x": "v", "value": "i", "error": "sem", "window": {"segment": 2}}
+MEAN = PEAK | {"measure": "mean"}
+
+
+def of_experiments(
+    two: Sequence[Path], folder: Path, *experiments: dict[str, object], **fit: object
+) -> list[Path]:
+    """Both schemes, with their values, as fits to other experiments."""
+    (folder / "g.csv").write_text("v,i,sem\n-40,300,60\n0,700,40\n40,1100,30\n")
+    (folder / "steps.yaml").write_text(STEPS)
+    files = []
+    for name, change in (("true", {}), ("more", SHUT)):
+        document = MODEL | change | {"fit": {"experiments": list(experiments), **fit}}
+        files.append(folder / f"{name}.yaml")
+        files[-1].write_text(dump_yaml(document))
+    return files
+
+
+@pytest.mark.parametrize("beside", ["alone", "recording", "held out", "only held out"])
+def test_the_criteria_of_observations_know_their_errors(two, tmp_path, beside):
+    """Against SciPy's Gaussian likelihood of the numbers as they stand in the table."""
+    seen: dict[str, object] = {"protocol": "steps.yaml", "observe": [PEAK, MEAN]}
+    recorded = {
+        "protocol": "steps.yaml",
+        "recording": {
+            "file": str(two[0].with_name("data.csv")),
+            "time": {"column": "time_ms", "unit": "ms"},
+            "current": {"columns": "all", "unit": "pA"},
+        },
+    }
+    given: dict[str, object] = {}
+    if beside in ("recording", "only held out"):
+        given = {"noise": "25 pA"}
+    if beside == "held out":
+        recorded["weight"] = 0
+    if beside == "only held out":
+        seen["weight"] = 0
+    rows = [seen] if beside == "alone" else [recorded, seen]
+    compared = score_fits(of_experiments(two, tmp_path, *rows, **given), "cpu", as_is=True)
+    expected = []
+    for one in compared:
+        likelihood, n = 0.0, 0
+        for e, trace in zip(one.fit.problem.experiments, one.winner.traces, strict=True):
+            if e.weight == 0:
+                continue
+            for o, row in zip(e.observations, trace, strict=False):
+                likelihood += norm.logpdf(o.value, row / o.scale, o.error).sum()
+                n += 3
+            if not e.observations:
+                likelihood += norm.logpdf(e.recording.current_pA, trace, 25.0).sum()
+                n += trace.size
+        k = one.n_parameters
+        expected.append((2 * k - 2 * likelihood, math.log(n) * k - 2 * likelihood))
+        assert one.n_samples == n
+    true, more = compared
+    if beside != "only held out":  # else the variance follows from the residuals
+        apart = np.diff(expected, axis=0)[0]
+        assert (more.aic - true.aic, more.bic - true.bic) == pytest.approx(apart, rel=1e-6)
+    units = {"recording": "pA", "only held out": "pA"}.get(beside, "standard errors")
+    (plain, _) = comparison.as_plain(compared)
+    assert ("rms_pA" in plain, "rms_in_errors" in plain) == (units == "pA", units != "pA")
+    by_hand = [
+        (row / o.scale - o.value) / o.error
+        for o, row in zip(
+            true.fit.problem.experiments[-1].observations, true.winner.traces[-1], strict=True
+        )
+    ]
+    where = "predicted_rms_in_errors" if beside == "only held out" else "fitted_rms_in_errors"
+    (rms,) = plain[where].values()
+    assert rms == pytest.approx(np.sqrt(np.mean(np.square(by_hand))), rel=1e-9)
+    said = " ".join(comparison.remarks(compared))
+    assert ("standard errors for known" in said) == (beside != "only held out")
+    assert ("noise of a sample for 25 pA" in said) == (beside == "recording")
+    assert ("even the best fit misses the data by" in said) == (beside in ("alone", "held out"))
+    figures = comparison.comparison_figures(compared, "both")
+    assert len(figures) == (1 if beside == "alone" else 2)
+    assert [text.get_text() for text in figures[-1].legends[0].get_texts()] == ["true", "more"]
+
+
+def test_traces_and_observations_do_not_compare(two, tmp_path):
+    seen = {"protocol": "steps.yaml", "observe": [PEAK, MEAN]}
+    (tmp_path / "a").mkdir()
+    first = of_experiments(two, tmp_path / "a", seen)[0]
+    for k, (observe, words) in enumerate(
+        (
+            (None, r"another kind of data \(a recording\)"),
+            ([PEAK], "another number of observations"),
+            ([PEAK, PEAK], r'another observation "g" \(it is taken from the current in another'),
+            ([PEAK, MEAN | {"error": 50}], "another recording"),
+        )
+    ):
+        (tmp_path / str(k)).mkdir()
+        row = {"protocol": "steps.yaml", "observe": observe}
+        if observe is None:
+            recording = {
+                "file": str(two[0].with_name("data.csv")),
+                "time": {"column": "time_ms", "unit": "ms"},
+                "current": {"columns": "all", "unit": "pA"},
+            }
+            row = {"protocol": "steps.yaml", "recording": recording}
+        other = of_experiments(two, tmp_path / str(k), row)[0]
+        with pytest.raises(InputError, match=words):
+            score_fits([first, other], "cpu", as_is=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from channelfit.reading.csv_tables import csv_table
 from channelfit.reading.files import write_text
-from channelfit.results.report.picture_texts import one_line
+from channelfit.results.report.picture_texts import briefs, one_line
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -142,8 +142,17 @@ def curve_table(curve: ObservedCurve) -> tuple[list[str], list[list[float]]]:
     return [*head, *fits], [list(map(float, row)) for row in zip(*columns, strict=True)]
 
 
-def observed_figure(curves: Sequence[ObservedCurve], title: str = "", subtitle: str = "") -> Figure:
-    """Draw all curves beside each other, each in a panel."""
+def observed_figure(
+    curves: Sequence[ObservedCurve],
+    title: str = "",
+    subtitle: str = "",
+    names: Sequence[str] = (),
+) -> Figure:
+    """Draw all curves beside each other, each in a panel.
+
+    Arguments:
+        names: of the fits, for a legend; none where there is one fit.
+    """
     from channelfit.results.report.plots import COLORS, INK, new_figure, styled  # Matplotlib
 
     columns = min(len(curves), _COLUMNS)
@@ -156,6 +165,9 @@ def observed_figure(curves: Sequence[ObservedCurve], title: str = "", subtitle: 
         for axis, curve in zip(axes, curves, strict=False):
             for k, result in enumerate((curve.result, *curve.rivals)):
                 axis.plot(curve.x, result, color=COLORS[k % len(COLORS)], linewidth=1.6)
+            if axis is axes[0] and names:
+                texts = briefs(names)
+                figure.legend(axis.lines, texts, loc="outside lower center", ncols=len(texts))
             bars: dict[str, Any] = {"fmt": "o", "ms": 4, "mfc": "none", "capsize": 2}
             axis.errorbar(curve.x, curve.value, np.nan_to_num(curve.error), color=INK, **bars)
             axis.set_xlabel(one_line(curve.x_label), parse_math=False)

@@ -195,16 +195,22 @@ def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
     """
     of_currents = "rms_pA" in fits[0]  # all are fits to the same data
     head, key = ("RMS (pA)", "rms_pA") if of_currents else ("RMS (errors)", "rms_in_errors")
-    predicted = [
-        (f"predicted_rms_{suffix}", name, unit)
-        for suffix, unit in (("pA", "pA"), ("in_errors", "errors"))
-        for name in sorted({name for fit in fits for name in fit[f"predicted_rms_{suffix}"]})
+    kinds = [
+        ("predicted_rms_pA", "held out: {} (pA)"),
+        ("predicted_rms_in_errors", "held out: {} (errors)"),
+    ]
+    if of_currents:  # observations beside recordings
+        kinds.insert(0, ("fitted_rms_in_errors", "{} (errors)"))
+    apart = [
+        (kind, name, words.format(name))
+        for kind, words in kinds
+        for name in sorted({name for fit in fits for name in fit[kind]})
     ]
     headers = [
         "fit",
         "free",
         head,
-        *(f"held out: {name} ({unit})" for _, name, unit in predicted),
+        *(words for *_, words in apart),
         "AIC",
         "weight",
         "BIC",
@@ -212,13 +218,13 @@ def comparison_table(fits: Sequence[Mapping[str, Any]]) -> Table:
     ]
     rows = []
     for fit in fits:
-        held_out = [f"{fit[of].get(name, math.nan):.4g}" for of, name, _ in predicted]
+        each = [f"{fit[kind].get(name, math.nan):.4g}" for kind, name, _ in apart]
         rows.append(
             [
                 fit["label"],
                 str(fit["free_parameters"]),
                 f"{fit[key]:.4g}",
-                *held_out,
+                *each,
                 _difference(fit["aic_difference"]),
                 f"{100 * fit['aic_weight']:.3g} %",
                 _difference(fit["bic_difference"]),

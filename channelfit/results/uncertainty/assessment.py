@@ -99,8 +99,7 @@ def assess(
     if fit.problem.noise is not None:
         return replace(judge(found, before), remarks=(_OF_CHANNELS, *_doubts(found, finish)))
     if noise_free or found.cost < (NOISE_FREE * peak) ** 2:
-        observed = [o.noise_pA for e in fit.problem.experiments for o in e.observations]
-        noise = observed[0] if observed else ASSUMED_NOISE * peak
+        noise = known if (known := fit.problem.known_noise_pA) else ASSUMED_NOISE * peak
         found = estimate(objective, unit[:, 0], n_samples, sigma_pA=noise)
     else:
         spectrum = spectrum_at(
@@ -108,20 +107,26 @@ def assess(
         )
         found = estimate(objective, unit[:, 0], n_samples, spectrum)
     judged = judge(found, before)
-    if any(e.observations for e in fit.problem.experiments):
-        return replace(judged, remarks=(_observed(found), *judged.remarks[1:]))
+    if fit.problem.known_noise_pA:
+        remark = _observed(found, fit.problem.has_recordings)
+        return replace(judged, remarks=(remark, *judged.remarks[1:]))
     return judged
 
 
-def _observed(found: Estimate) -> str:
-    """Return a sentence on the errors of parameters that follow from those of observations."""
+def _observed(found: Estimate, mixed: bool) -> str:
+    """Return a sentence on the errors of parameters that follow from those of observations.
+
+    Arguments:
+        mixed: whether recordings count beside them.
+    """
     if found.assumed:
         return (
             "the data have no noise; the standard errors are those that the errors of the observed "
             "numbers would cause"
         )
     return (
-        "observed numbers are taken to be independent of each other, with standard errors that are "
+        f"observed numbers{' and samples of recordings' * mixed} are taken to be independent of "
+        f"each other, with {'noise and ' * mixed}standard errors that are "
         "known but for a common factor, which the residuals give"
     )
 

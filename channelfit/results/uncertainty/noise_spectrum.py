@@ -510,7 +510,7 @@ def correlation_time(problem: Problem, traces: Sequence[np.ndarray]) -> float:
     Arguments:
         traces: per experiment (n_sweeps, n_times) pA, the fit.
     """
-    if any(e.observations for e in problem.experiments):  # no series of samples
+    if any(e.observations for e in problem.fitted):  # no series of samples
         return 1.0
     found = spectrum_of(weighted(problem, traces), counting(problem))
     if found is None:
@@ -535,7 +535,7 @@ def spectrum_at(
     """
     from channelfit.problem.experiment import total_weight  # loads SymPy, which reports do without
 
-    if any(e.observations for e in problem.experiments):  # no series of samples
+    if any(e.observations for e in problem.fitted):  # no series of samples
         return None
     residuals, counts = weighted(problem, traces), counting(problem)
     if spectrum_of(residuals, counts) is None:
