@@ -413,12 +413,13 @@ def _noise(given: Any, limits: Limits) -> tuple[float, NoiseSpectrum | None, lis
     The spectrum is None where samples are independent.
     """
     if not isinstance(given, Fit):
-        if not isinstance(given, os.PathLike) and not os.path.exists(str(given)):
+        if not isinstance(given, os.PathLike):
             try:
                 return quantities(given, "noise", "current")[0], None, []
             except InputError as error:
-                words = f"{error.message}, or the folder of a finished fit"
-                raise InputError(words, key="noise") from None
+                if not os.path.exists(str(given)):
+                    words = f"{error.message}, or the folder of a finished fit"
+                    raise InputError(words, key="noise") from None
         given = load(given)
     plan, sampling = given._plan, limits.sampling
     kinds.with_currents(plan, "so it has no residuals of currents")

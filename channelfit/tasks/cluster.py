@@ -117,6 +117,7 @@ class Cluster:
         client: the client of Dask. jobs: the cluster of Dask, if this process has started one.
         accepted: the task sets that the workers have, by address and name: tasks of these can be
             started at once. A worker in this dict has channelfit installed.
+        reported: what was said once and holds for all task sets.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Cluster:
         self.client: Any = None
         self.jobs: Any = None
         self.accepted: dict[str, dict[str, Worker]] = {}
+        self.reported: set[str] = set()
         self._say, self._ends = say, ExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, name="cluster", daemon=True)
@@ -320,9 +322,11 @@ class _Distribution:
                     task.cancel()
                 await asyncio.wait(tasks, timeout=1)
 
-    def _report_once(self, text: str) -> None:
-        if text not in self._reported:
-            self._reported.add(text)
+    def _report_once(self, text: str, reported: set[str] | None = None) -> None:
+        """Report a text that is not among those `reported` before, by default on these tasks."""
+        reported = self._reported if reported is None else reported
+        if text not in reported:
+            reported.add(text)
             self._report(text)
 
     # the scheduler and the workers
@@ -435,15 +439,17 @@ class _Distribution:
             if answer.processor != processor():
                 self._report_once(
                     f"{answer.host} has the processor {answer.processor}, and "
-                    f"{platform.node()} {processor()}: the last digits of results may differ"
+                    f"{platform.node()} {processor()}: the last digits of results may differ",
+                    self._cluster.reported,
                 )
             twins = [
                 w for w in self._workers.values() if (w.host, w.gpu) == (answer.host, answer.gpu)
             ]
             if answer.gpu and len(twins) > 1:
                 self._report_once(
-                    f"{len(twins)} workers on {answer.host} share the GPU {answer.gpu}; give each "
-                    "its own by CUDA_VISIBLE_DEVICES"
+                    f"workers on {answer.host} share the GPU {answer.gpu}; give each its own by "
+                    "CUDA_VISIBLE_DEVICES",
+                    self._cluster.reported,
                 )
         elif isinstance(answer, Refused):
             self._refuse(address, f"{address} on {answer.host}", answer.why)

@@ -74,6 +74,12 @@ def test_independent_residuals_are_white_noise():
     assert plan.noise == pytest.approx(found.rms * np.sqrt(600 / 597), rel=1e-12)
 
 
+def test_a_number_is_no_folder(tmp_path, monkeypatch):
+    (tmp_path / "5 pA").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert plan_for(two_states(), noise="5 pA").noise == 5
+
+
 def test_what_is_not_known_of_the_noise_is_refused(colored):
     with pytest.raises(InputError, match=r"sampling: .*each 0.1 ms, and the design each 0.05 ms"):
         plan_for(two_states(), noise=colored)
