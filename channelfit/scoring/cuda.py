@@ -25,7 +25,7 @@ from channelfit.problem.run_tree import (
 )
 from channelfit.problem.statuses import OK
 from channelfit.scoring.choose_path import choose_path
-from channelfit.scoring.cuda_launch import Launched, Program, rounded
+from channelfit.scoring.cuda_launch import Launched, Program, rounded, with_level
 from channelfit.scoring.cuda_modes import CudaModes, HeldScorer
 from channelfit.scoring.cuda_moments import CudaMoments
 from channelfit.scoring.cuda_variants import Variant, Variants
@@ -44,9 +44,10 @@ _LARGEST_CHUNK = 1 << 22  # candidates; larger launches gain nothing
 _LANES = 32  # of a warp
 _LISTED_WARPS = 16  # for each multiprocessor: as many as its registers hold
 
-#: The structures Visit and Run of the generated text.
-VISIT = np.dtype(
-    [("v", "f8"), ("dt", "f8"), ("first", "i4"), ("last", "i4"), ("longest", "i4"), ("kind", "i4")]
+#: The structures Visit, behind its level, and Run of the generated text.
+VISIT = (
+    *(("dt", "f8"), ("first", "i4"), ("last", "i4")),
+    *(("longest", "i4"), ("kind", "i4")),
 )
 RUN = np.dtype(
     [
@@ -69,7 +70,8 @@ class SteppingTables:
     """A schedule as the arrays that the kernel `runSweep` reads.
 
     Attributes:
-        starts: (n_starts,) mV, the holding potentials at which runs start in the steady state.
+        starts: (n_starts,) mV, the holding potentials at which runs start in the steady state; with
+            ligands these and `nodes` have their concentrations, as in `RunTree.levels`.
         jobs: (n_jobs + 1,) int32, where the visits of each job begin.
         visits, runs: bytes of VISIT and RUN.
         data: (n,) pA, and nodes: (n,) mV, in the stepping precision.
@@ -104,9 +106,9 @@ def stepping_tables(
     Every run's data begin where sixteen bytes may be loaded and are filled up with zeros to whole
     strides. Traced, runs point to their place in the output instead.
     """
-    voltages = np.append(packed.voltages, 0.0)  # index -1: varying
-    visits = np.zeros(len(order.voltage), dtype=VISIT)
-    visits["v"], visits["dt"] = voltages[order.voltage], order.dt
+    levels = np.concatenate([packed.levels, packed.levels[:1] * 0])  # index -1: varying
+    visits = np.zeros(len(order.voltage), dtype=with_level(VISIT, levels))
+    visits["v"], visits["dt"] = levels[order.voltage], order.dt
     visits["first"], visits["last"] = order.visits[:-1], order.visits[1:]
     rows = packed.runs[order.run]
     visits["longest"] = [
@@ -122,9 +124,9 @@ def stepping_tables(
     data = np.empty(0, source.dtype)
     if not traced:
         runs["data"], data = _aligned(runs, packed.data_pA, source)
-    runs["nodes"], nodes = _voltages(packed, order.run, source)
+    runs["nodes"], nodes = _levels(packed, order.run, source)
     return SteppingTables(
-        packed.voltages[packed.start_voltage],
+        packed.levels[packed.start_voltage],
         order.jobs.astype(np.int32),
         visits.view(np.uint8),
         runs.view(np.uint8),
@@ -149,13 +151,13 @@ def _aligned(
     return begins, data
 
 
-def _voltages(tree: RunTree, runs: np.ndarray, source: CudaSource) -> tuple[np.ndarray, np.ndarray]:
-    """Return where voltages of each varying run begin, and those that the steps read."""
-    begins, parts, total = np.zeros(len(runs), dtype=np.int64), [np.zeros(0)], 0
+def _levels(tree: RunTree, runs: np.ndarray, source: CudaSource) -> tuple[np.ndarray, np.ndarray]:
+    """Return where levels of each varying run begin, and those that the steps read."""
+    begins, parts, total = np.zeros(len(runs), dtype=np.int64), [tree.levels[:0]], 0
     for k, run in enumerate(runs):
         if tree.runs[run, KIND] == HELD:
             continue
-        part = source.voltages(nodes_of(tree, run))
+        part = source.levels(nodes_of(tree, run))
         begins[k] = total
         parts.append(part)
         total += len(part)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine import launch_tuning as tuning
@@ -21,6 +24,11 @@ def jobs_that_fill(threads: int, n_candidates: int) -> int:
 def rounded(n_slots: int) -> int:
     """Return a number of state slots, rounded up so that few different texts are compiled."""
     return -(-n_slots // 16) * 16
+
+
+def with_level(fields: Sequence[tuple[str, str]], levels: np.ndarray) -> np.dtype[Any]:
+    """Return the type of records that begin with a level `v`, as `RunTree.levels` has them."""
+    return np.dtype([("v", "f8", levels.shape[1:]), *fields])
 
 
 @dataclass(frozen=True, eq=False)

@@ -214,8 +214,8 @@ class CudaMoments(HeldScorer):
             return *given, gpu.NULL
         xp = gpu.cupy()
         speeds = xp.empty(n, dtype=np.float32)
-        volts = np.float64(self.ladder.costliest)
-        self._compiled(0)[BOUND_SPEEDS]((-(-n // 256),), (256,), (*given, volts, speeds))
+        level = xp.asarray(np.atleast_1d(self.ladder.costliest))
+        self._compiled(0)[BOUND_SPEEDS]((-(-n // 256),), (256,), (*given, level, speeds))
         order = xp.argsort(-speeds)
         arranged = xp.ascontiguousarray(parameters[:, first + order])
         return arranged, np.int64(n), np.int32(first), np.int32(n), order

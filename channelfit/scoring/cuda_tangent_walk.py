@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from channelfit.problem.run_tree import HELD, KIND, N_SAMPLES, N_SUB, RunTree
+from channelfit.scoring.cuda_launch import with_level
 from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.layout.held_compression import Compression, compression
 from channelfit.scoring.layout.visit_order import Schedule
@@ -32,10 +33,14 @@ from channelfit.scoring.tangent_plan import (
 )
 
 Array: TypeAlias = np.ndarray
+#: mV, or with ligands mV and their mM.
+_Level: TypeAlias = float | tuple[float, ...]
 
-#: The structures Visit, Step, Move, Held, Segment and Run of the generated text.
-VISIT = np.dtype(
-    [("v", "f8"), ("dt", "f8"), ("kind", "i4"), ("first", "i4"), ("last", "i4"), ("unused", "i4")]
+#: The structures Visit, Step, Move, Held, Segment and Run of the generated text; Visit and Held
+#: behind their levels.
+VISIT = (
+    *(("dt", "f8"), ("kind", "i4"), ("first", "i4")),
+    *(("last", "i4"), ("unused", "i4")),
 )
 STEP = np.dtype(
     [
@@ -58,7 +63,7 @@ MOVE = np.dtype(
         ("unused", "i4"),
     ]
 )
-HELD_COMPOSITE = np.dtype([("v", "f8"), ("dt", "f8"), ("n", "i4"), ("unused", "i4")])
+HELD_COMPOSITE = (("dt", "f8"), ("n", "i4"), ("unused", "i4"))
 SEGMENT = np.dtype(
     [
         ("dt", "f8"),
@@ -299,7 +304,7 @@ class TangentTables:
     Attributes:
         jobs: (n_jobs + n_replays + 1,) int32, where the visits of each job begin.
         visits, steps, moves: bytes of VISIT, STEP and MOVE.
-        nodes: (n,) mV.
+        nodes: (n,) mV, or with ligands (n, 1 + n_ligands) mV and mM.
         segments: records of SEGMENT; there are none where no run is cut.
         held: records of HELD_COMPOSITE, their composites behind those of the segments; there are
             none where held runs are walked through.
@@ -373,12 +378,12 @@ class Layout:
         self.first_piece: dict[int, int] = {}  # run -> its first segment
         self.beside = beside
         self.n_pieces = sum(len(ramp.lengths) for ramp in rows.ramps.values())
-        #: mV, ms and samples of held runs -> the number of their composite
-        self.composites: dict[tuple[float, float, int], int] = {}
+        #: level, ms and samples of held runs -> the number of their composite
+        self.composites: dict[tuple[_Level, float, int], int] = {}
         self.left: dict[int, int] = {}  # held run -> the place of the state that is left for it
         self._most_together = 2 if source.model.relaxes else 6
         self.n_states = 0
-        self.jobs, self.visits = [0], list[tuple[float, float, int, int, int, int]]()
+        self.jobs, self.visits = [0], list[tuple[_Level, float, int, int, int, int]]()
         self.steps, self.moves = list[_Op](), list[tuple[Any, ...]]()
         self.nodes, self.n_nodes = list[np.ndarray](), 0
         #: state -> first and last time at which it is used; the time counts operations
@@ -391,7 +396,8 @@ class Layout:
             self._job(range(a, b))
         n_replays = self._replays() if self.beside else 0
         slots = self._slots()
-        visits = np.array(self.visits, dtype=VISIT)
+        levels = self.packed.levels
+        visits = np.array(self.visits, dtype=with_level(VISIT, levels))
         rest = visits["kind"] == _REST
         visits["first"][rest] = [slots[k] for k in visits["first"][rest]]
         steps = [
@@ -402,7 +408,7 @@ class Layout:
         for name in ("source", "target"):
             moves[name] = [slots[k] for k in moves[name]]
         n_slots = 1 + max(slots.values(), default=0)
-        nodes = np.concatenate([np.zeros(1), *self.nodes])
+        nodes = np.concatenate([np.zeros((1, *levels.shape[1:])), *self.nodes])
         return TangentTables(
             np.array(self.jobs, np.int32),
             as_bytes(visits),
@@ -410,12 +416,19 @@ class Layout:
             as_bytes(moves),
             nodes,
             np.array(self.segments, dtype=SEGMENT),
-            np.array([(*key, 0) for key in self.composites], dtype=HELD_COMPOSITE),
+            np.array(
+                [(*key, 0) for key in self.composites], dtype=with_level(HELD_COMPOSITE, levels)
+            ),
             len(self.segments) + len(self.left),
             n_replays,
             -(-n_slots // 4) * 4,
             bool(len(moves)),
         )
+
+    def _level(self, k: int) -> _Level:
+        """Return a held level of the tree."""
+        found = self.packed.levels[k].tolist()
+        return tuple(found) if isinstance(found, list) else float(found)
 
     def _new(self) -> int:
         self.n_states += 1
@@ -435,15 +448,14 @@ class Layout:
             if slot in needed:
                 now[slot] = self._new()
                 self._used(now[slot])
-                v = float(packed.voltages[voltage])
-                self.visits.append((v, 0.0, _REST, now[slot], 0, 0))
+                self.visits.append((self._level(voltage), 0.0, _REST, now[slot], 0, 0))
         for k in visits:
             walks = range(order.visits[k], order.visits[k + 1])
             if order.voltage[k] < 0:
                 for w in walks:
                     self._move(w, now)
                 continue
-            v, dt = float(packed.voltages[order.voltage[k]]), float(order.dt[k])
+            v, dt = self._level(order.voltage[k]), float(order.dt[k])
             for some in [] if self.beside else self._rounds(walks):
                 self._visit(v, dt, some, now, some[0] != walks[0])
             for w in walks if self.beside else ():
@@ -452,14 +464,14 @@ class Layout:
 
     def _visit(
         self,
-        v: float,
+        v: _Level,
         dt: float,
         some: list[int],
         now: dict[int, int],
         more: bool = False,
         ends: bool = True,
     ) -> None:
-        """Add some runs at v mV.
+        """Add some runs at one level.
 
         Arguments:
             more: whether they may join the last visit.
@@ -479,7 +491,7 @@ class Layout:
             place = self.visits.pop()[3], place[1]
         self.visits.append((v, dt, _HELD, *place, 0))
 
-    def _move_held(self, v: float, dt: float, w: int, now: dict[int, int]) -> None:
+    def _move_held(self, v: _Level, dt: float, w: int, now: dict[int, int]) -> None:
         """Add the step over a held run by its composite; the first job leaves its first state."""
         run, start, end = int(self.order.run[w]), now[int(self.order.source[w])], self._new()
         self._used(start, end)
@@ -496,7 +508,7 @@ class Layout:
         """Add a job for each held run with samples, and return their number."""
         order, n = self.order, 0
         for k in np.flatnonzero(order.voltage >= 0):
-            v, dt = float(self.packed.voltages[order.voltage[k]]), float(order.dt[k])
+            v, dt = self._level(order.voltage[k]), float(order.dt[k])
             for w in range(order.visits[k], order.visits[k + 1]):
                 if self._place(w) < 0:
                     continue
@@ -583,7 +595,7 @@ class Layout:
         row, end = self.packed.runs[run], self._new()
         self._used(start, end)
         n_steps = row[N_SAMPLES] * row[N_SUB]
-        self.nodes.append(self.source.voltages(nodes_of(self.packed, run)))
+        self.nodes.append(self.source.levels(nodes_of(self.packed, run)))
         self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
         n, n_sub, dt, place = row[N_SAMPLES], row[N_SUB], self.packed.run_dt[run], self._place(w)
         first, begin = len(self.segments), 1 + self.n_nodes
@@ -606,13 +618,13 @@ class Layout:
         self._used(start, end)
         leaves = run not in self.first_piece
         first = self.first_piece.setdefault(run, len(self.segments))
-        for k, (length, voltage) in enumerate(zip(ramp.lengths, ramp.voltage, strict=True)):
+        for k, (length, levels) in enumerate(zip(ramp.lengths, ramp.levels, strict=True)):
             if leaves:
                 place = self.rows.place.get((run, k), -1)
                 rank, matrix = self.rows.ranks.get(place, (0, 0))
                 self.segments.append((length, rank, 0, 1 + self.n_nodes, place, 0, matrix))
-                self.nodes.append(voltage)
-                self.n_nodes += len(voltage)
+                self.nodes.append(levels)
+                self.n_nodes += len(levels)
         self.visits.append((0.0, 0.0, _VARYING, len(self.moves), 0, 0))
         n_pieces = len(ramp.lengths)
         self.moves.append((0.0, int(leaves), 0, 0, start, end, -1, first, n_pieces, first, 0))

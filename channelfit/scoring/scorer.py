@@ -236,12 +236,12 @@ def make_scorer(
     Raises:
         InputError: an unknown backend, dtype or path, or one that cannot run here, and what to do.
     """
-    if (problem.noise is not None or problem.model.ligands) and backend == "auto":
+    if problem.noise is not None and backend == "auto":
         backend = "cpu"
     backend = chosen_backend(backend, dtype)
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
-    _refuse_ligands(problem, backend)
+    _refuse_ligands(problem)
     if problem.noise is not None:
         if backend != "cpu":
             raise InputError(
@@ -271,7 +271,7 @@ def make_scorer(
     return grouped
 
 
-def _refuse_ligands(problem: Problem, backend: str) -> None:
+def _refuse_ligands(problem: Problem) -> None:
     """Raise InputError for what does not compute with concentrations that are commanded."""
     if not problem.model.ligands:
         return
@@ -286,11 +286,6 @@ def _refuse_ligands(problem: Problem, backend: str) -> None:
         raise InputError(
             f"the likelihood of channel noise does not serve a concentration ({ligands}); leave "
             "`channels` out of `noise`",
-            key="ligands",
-        )
-    if backend == "cuda":
-        raise InputError(
-            f"the backend cuda does not serve a concentration ({ligands}); use --backend cpu",
             key="ligands",
         )
 

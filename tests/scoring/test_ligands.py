@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 from scipy.integrate import solve_ivp
 from scipy.linalg import null_space
 
 from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
+from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Experiment, Problem
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.recording import Recording
 from channelfit.reading.documents import parse_yaml
 from channelfit.reading.errors import InputError
+from channelfit.scoring.kernels.cuda_source import CudaSource
+from channelfit.scoring.kernels.cuda_tangents import CudaTangentSource
 from channelfit.scoring.neuron.comparison import compare
 from channelfit.scoring.neuron.oracle import NeuronOracle
 from channelfit.scoring.scorer import make_scorer
+from support.cuda_host import compile_with_nvrtc
 
 #: A scheme with a state that traps the drug, beside a gate.
 PARAMETERS = {
@@ -46,6 +51,7 @@ TRAP = {
     "current": {"open": ["O"], "conductance": "gmax", "reversal": "-90 mV"},
     "parameters": PARAMETERS,
 }
+SCHEME = {k: x for k, x in TRAP.items() if k != "gates"}
 PUFF = [{"hold": 2.013}, {"step": "1 mM", "for": 3}, {"ramp": ["0.5 mM", 0], "for": 4}]
 PUFFS: dict[str, Any] = {
     "jumps": {"segments": PUFF},
@@ -64,6 +70,18 @@ def protocol(puff: str, held: bool = False, between: str = "steady state") -> Pr
         ligands={"drug": PUFFS[puff]},
         between_sweeps=between,
     )
+
+
+def with_data(document: dict[str, Any], command: Protocol) -> tuple[Problem, np.ndarray]:
+    """A problem with noisy data, and candidates."""
+    model = build_model(document, None)
+    (current,) = make_scorer(Problem(model, (Experiment(command),)), "cpu").simulate(
+        model.values()[:, None]
+    )
+    noisy = current[..., 0] + np.random.default_rng(1).standard_normal(current.shape[:2])
+    data = Recording.from_arrays(command, noisy)
+    candidates = model.values()[:, None] * np.array([1.0, 1.1, 0.9])
+    return Problem(model, (Experiment(command, data),)), candidates
 
 
 def integrated(model: ChannelModel, command: Protocol) -> np.ndarray:
@@ -115,7 +133,7 @@ def integrated(model: ChannelModel, command: Protocol) -> np.ndarray:
 @pytest.mark.parametrize("puff", PUFFS)
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 def test_currents_are_those_of_an_integrator_with_an_exchange_of_its_own(puff, backend):
-    model = build_model({k: x for k, x in TRAP.items() if k != "gates"}, None)
+    model = build_model(SCHEME, None)
     command = protocol(puff)
     (found,) = make_scorer(Problem(model, (Experiment(command),)), backend).simulate(
         model.values()[:, None]
@@ -128,16 +146,8 @@ def test_currents_are_those_of_an_integrator_with_an_exchange_of_its_own(puff, b
 @pytest.mark.parametrize("held", [True, False])
 @pytest.mark.parametrize("puff", PUFFS)
 def test_costs_and_derivatives_of_all_paths_are_those_of_the_reference(puff, held):
-    for document in (TRAP, {k: x for k, x in TRAP.items() if k != "gates"}):
-        model = build_model(document, None)
-        command = protocol(puff, held)
-        (current,) = make_scorer(Problem(model, (Experiment(command),)), "reference").simulate(
-            model.values()[:, None]
-        )
-        noisy = current[..., 0] + np.random.default_rng(1).standard_normal(current.shape[:2])
-        data = Recording.from_arrays(command, noisy)
-        problem = Problem(model, (Experiment(command, data),))
-        candidates = model.values()[:, None] * np.array([1.0, 1.1, 0.9])
+    for document in (TRAP, SCHEME):
+        problem, candidates = with_data(document, protocol(puff, held))
         truth = make_scorer(problem, "reference")
         score, slopes = truth.score(candidates), truth.linearize(candidates[:, :1])
         for path in ("stepping", "closed-form", "moments"):
@@ -151,6 +161,47 @@ def test_costs_and_derivatives_of_all_paths_are_those_of_the_reference(puff, hel
             size = np.abs(slopes.gradient).max()
             assert np.abs(found.gradient - slopes.gradient).max() < 1e-6 * size
             assert found.hessian == pytest.approx(slopes.hessian, abs=1e-6 * slopes.hessian.max())
+
+
+@pytest.mark.parametrize(
+    ("document", "puff", "held"),
+    [(SCHEME, "exchange", False)]
+    + [
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in product((SCHEME, TRAP), PUFFS, (True, False))
+    ],
+)
+def test_a_gpu_computes_what_the_cores_do(device, document, puff, held):
+    problem, candidates = with_data(document, protocol(puff, held))
+    cpu = make_scorer(problem, "cpu")
+    (currents,), slopes = cpu.simulate(candidates), cpu.linearize(candidates)
+    size = np.nanmax(np.abs(currents))
+    ways = 0
+    for dtype, close in (("float64", 1e-7), ("float32", 2e-5)):
+        for path in ("stepping", "closed-form", "moments"):
+            try:
+                gpu = make_scorer(problem, "cuda", dtype, path)
+            except InputError as error:
+                assert "varies" in error.message or "product" in error.message
+                continue
+            ways += 1
+            assert np.nanmax(np.abs(gpu.simulate(candidates)[0] - currents)) < close * size
+            assert gpu.score(candidates).cost == pytest.approx(slopes.cost, rel=close)
+            found = gpu.linearize(candidates)
+            assert found.cost == pytest.approx(slopes.cost, rel=1e-9)
+            largest = np.abs(slopes.gradient).max()
+            assert np.abs(found.gradient - slopes.gradient).max() < 1e-8 * largest
+            assert np.abs(found.hessian - slopes.hessian).max() < 1e-8 * slopes.hessian.max()
+    assert ways >= 2
+
+
+@pytest.mark.slow
+def test_nvrtc_accepts_concentrations():
+    model = build_model(TRAP, None)
+    assert "error" not in compile_with_nvrtc(CudaSource(model).specialized(8, varying=True))
+    source = CudaTangentSource(build_model(SCHEME, None))
+    for pieces in (False, True):
+        assert "error" not in compile_with_nvrtc(source.specialized(8, True, True, pieces))
 
 
 @pytest.mark.integration
@@ -220,8 +271,9 @@ def test_what_does_not_serve_a_concentration_says_so():
         Problem(model, (Experiment(replace(command, ligands=())),))
     with pytest.raises(InputError, match="unknown to the model, which has no ligands"):
         Problem(model.in_solution(drug=1.0), (Experiment(command),))
-    with pytest.raises(InputError, match="backend cuda does not serve"):
-        make_scorer(Problem(model, (Experiment(command),)), "cuda")
+    clamp = Clamp(series_resistance=sympy.Integer(5))
+    with pytest.raises(InputError, match="a clamp that is not ideal"):
+        make_scorer(Problem(model, (Experiment(command, clamp=clamp),)), "cpu")
     with pytest.raises(InputError, match="depends on drug; the conductance does not change"):
         build_model({**TRAP, "current": {**TRAP["current"], "conductance": "gmax*drug"}}, None)
 

@@ -27,6 +27,25 @@ from channelfit.scoring.kernels.cuda_math import cuda_math
 from channelfit.scoring.kernels.printer import CUDA, ScalarPrinter, assignments, harmless
 from channelfit.scoring.kernels.writers import CudaWriter
 
+#: What is commanded, where it is a voltage alone.
+_VOLTAGE = """\
+template <class T> using LevelOf = T;  // a voltage, mV
+typedef LevelOf<double> Level;"""
+#: The same with concentrations; where a voltage is expected it is that.
+_LEVEL = """\
+constexpr int N_LIGANDS = %d;
+template <class T> struct LevelOf {  // a voltage, and the concentrations at it
+    T mV, mM[N_LIGANDS];
+    __device__ __forceinline__ operator T() const { return mV; }
+    template <class Other> __device__ __forceinline__ operator LevelOf<Other>() const {
+        LevelOf<Other> y;
+        y.mV = Other(mV);
+#pragma unroll
+        for (int k = 0; k < N_LIGANDS; ++k) y.mM[k] = Other(mM[k]);
+        return y;
+    }
+};
+typedef LevelOf<double> Level;"""
 _UNROLLED_STATES = 8  # eliminations of more states skip the rates that there are not
 
 
@@ -68,7 +87,8 @@ class CudaChannel(ChannelRows):
         w(f"constexpr int N_X = {max(1, self.n_x)};  // occupancies: all but each chain's first")
         w(f"constexpr double RATE_FLOOR = {RATE_FLOOR!r};  // 1/ms")
         w(f"constexpr double RATE_CEILING = {RATE_CEILING!r};")
-        w("", *cuda_math().splitlines(), *numbers.splitlines())
+        level = _LEVEL % len(self.model.ligands) if self.model.ligands else _VOLTAGE
+        w("", *level.splitlines(), "", *cuda_math().splitlines(), *numbers.splitlines())
         self._rates(w)
         self._gains(w)
         self._steady_states(w)
@@ -101,10 +121,11 @@ class CudaChannel(ChannelRows):
         with w.template("Number openOf(const Number *x)", "Open probability of a state."):
             self._open(w)
         with w.template(
-            "Number currentOf(const Number *x, const real v, const Number &g, const Number &e)",
+            "Number currentOf(const Number *x, const LevelOf<real> v, const Number &g,\n"
+            "                                            const Number &e)",
             "Current of a state at v mV, pA.",
         ):
-            w("return g*(v - e)*openOf(x);")
+            w("return g*(real(v) - e)*openOf(x);")
 
     def _write_total_current(self, w: CudaWriter) -> None:
         with w.template(
@@ -114,7 +135,8 @@ class CudaChannel(ChannelRows):
             self._shares(w)
             w(f"return {self.sum_of_terms('drive', lone=True)};")
         with w.template(
-            "Number currentOf(const Number *x, const real v, const Number *p, int &status)",
+            "Number currentOf(const Number *x, const LevelOf<real> v, const Number *p,\n"
+            "                                            int &status)",
             "Current of a state at v mV, pA.",
         ):
             w("Number drive[N_TERMS];", "createDrives(v, p, drive, status);")
@@ -166,9 +188,11 @@ class CudaChannel(ChannelRows):
                 w(*([f"x[{self.first_x[k]}] = {limit(k)};"] if chain.instant else []))
 
     def names(self) -> dict[str, str]:
-        """Return the names in the text of parameters, definitions and the voltage."""
+        """Return the names in the text of parameters, definitions and all that is commanded."""
         names = {p.name: f"p[{k}]" for k, p in enumerate(self.model.parameters)}
-        return names | {name: f"d_{name}" for name, _ in self.model.definitions} | {"v": "v"}
+        names |= {name: f"d_{name}" for name, _ in self.model.definitions}
+        names |= {name: f"v.mM[{k}]" for k, name in enumerate(self.model.ligands)}
+        return names | {"v": "v.mV" if self.model.ligands else "v"}
 
     def _open(self, w: CudaWriter) -> None:
         factors = [f"real({self.always_open!r})"] if self.always_open != 1 else []
@@ -198,7 +222,7 @@ class CudaChannel(ChannelRows):
     def _rates(self, w: CudaWriter) -> None:
         steps, rates = assignments(self.model.definitions, [t.rate for t in self.transitions])
         with w.template(
-            "void createQmat(const double v, const Number *p, Number *q, int &status)",
+            "void createQmat(const Level v, const Number *p, Number *q, int &status)",
             "Rates of all transitions at v mV, 1/ms: the generator's off-diagonal elements.",
             inlined=self.inlined,
         ):
@@ -247,7 +271,7 @@ class CudaChannel(ChannelRows):
         steps, drives = assignments(self.model.definitions, drives)
         w(f"constexpr int N_TERMS = {len(drives)};  // of the current")
         with w.template(
-            "void createDrives(const double v, const Number *p, Number *drive, int &status)",
+            "void createDrives(const Level v, const Number *p, Number *drive, int &status)",
             "The current of every term at v mV if it were fully open, pA.",
         ):
             printer = self._assign(w, steps)

@@ -22,8 +22,8 @@ _REPLACEMENTS = (
     (r"stride, gain, reversal, ", "stride, "),
     (r"currentOf\(x, nodes\[0\], g, e\)", "currentOf(x, nodes[0], p, status)"),
     (
-        r"currentOf\(x, voltage\(m, nodes\), g, e\)",
-        "currentOf(x, voltage(m, nodes), p, tally.status)",
+        r"currentOf\(x, level\(m, nodes\), g, e\)",
+        "currentOf(x, level(m, nodes), p, tally.status)",
     ),
     # a visit to a held voltage
     (r"const Dual &scale", "const Dual *drive"),

@@ -97,16 +97,19 @@ struct Moving {{
 constexpr int TOGETHER = 1;
 constexpr int N_NODES = {N_NODES}, BEFORE = 0;  // start, middle, end, Gauss points ..
 
-__device__ __forceinline__ real voltage(const Moving &, const real *nodes) {{ return nodes[0]; }}
+__device__ __forceinline__ LevelOf<real> level(const Moving &, const LevelOf<real> *nodes) {{
+    return nodes[0];
+}}
 
-__device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, int &flag) {{
+__device__ __forceinline__ void begin(Moving &m, const LevelOf<real> *nodes, const real *p,
+                                      int &flag) {{
     real up[N_X];
     begin(m.gates, up, nodes[0], p, flag);
     arrive(m.gates, m.x);
 }}
 
-__device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
-                                     int &flag) {{
+__device__ __forceinline__ void step(Moving &m, const LevelOf<real> *nodes, const real h,
+                                     const real *p, int &flag) {{
     step(m.gates, nodes + 1, h, p, m.x, flag);
 """
 
@@ -115,7 +118,7 @@ constexpr int N_NODES = {N_NODES};  // start, middle, end, Gauss points, those o
 
 struct Moving {{ Gates<Dual> gates; }};
 
-INLINE void begin(Moving &m, const double v, const Dual *p, int &status) {{
+INLINE void begin(Moving &m, const Level v, const Dual *p, int &status) {{
     Dual up[N_X];
     begin(m.gates, up, v, p, status);
 }}
@@ -140,12 +143,12 @@ INLINE void through(const Composite &c, Dual *x) {{
     for (int k = 0; k < N_GATES; ++k) follow(c.gate[k], k, x);
 %s}}
 
-INLINE void step(Moving &m, const double *nodes, const double h, const Dual *p, Dual *x,
+INLINE void step(Moving &m, const Level *nodes, const double h, const Dual *p, Dual *x,
                  int &status) {{
     step(m.gates, nodes, h, p, x, status);
 %s}}
 
-INLINE void step(Moving &m, const double *nodes, const double h, const Dual *p, Composite *c,
+INLINE void step(Moving &m, const Level *nodes, const double h, const Dual *p, Composite *c,
                  int &status) {{
     step(m.gates, nodes, h, p, c, status);
 %s}}

@@ -366,9 +366,9 @@ INLINE double followed(const Generator &g, const Generator &d, const Dual *x, co
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_columns, const int *__restrict__ jobs,
-    const int *__restrict__ visits, const double *__restrict__ visit_v,
+    const int *__restrict__ visits, const Level *__restrict__ visit_v,
     const double *__restrict__ visit_most, const Run *__restrict__ runs,
-    const double *__restrict__ start_v, const int n_starts, const int first_rung,
+    const Level *__restrict__ start_v, const int n_starts, const int first_rung,
     const Rung *__restrict__ rungs, const double *__restrict__ tables, double *rows,
     double *__restrict__ lost, signed char *__restrict__ statuses) {{
     __shared__ Room rooms[MAX_THREADS/32];
@@ -397,7 +397,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) {TRACE_MOMENTS
     }}
 #pragma unroll 1
     for (int visit = jobs[job]; visit < jobs[job + 1]; ++visit) {{
-        const double v = visit_v[visit];
+        const Level v = visit_v[visit];
         Column mine = {{column > 0}};
         Generator g, d;
         int number = 0;

@@ -227,7 +227,7 @@ class CudaMomentSource:
 
     def _drive(self, w: CudaWriter, number: str = "double") -> None:
         with w.device(
-            f"void driveAt(const double v, const {number} *p, {number} &drive, {number} &leak,\n"
+            f"void driveAt(const Level v, const {number} *p, {number} &drive, {number} &leak,\n"
             "                                        int &status)",
             "The current at v mV if the channel were open, and the current beside it, pA.",
         ):
@@ -235,7 +235,8 @@ class CudaMomentSource:
                 share = self.channel.always_open
                 w(f"{number} conductance, reversal;")
                 w("createGains(p, conductance, reversal, status);")
-                w(f"drive = conductance*(v - reversal){f'*{share!r}' if share != 1 else ''};")
+                times = f"*{share!r}" if share != 1 else ""
+                w(f"drive = conductance*(double(v) - reversal){times};")
                 w("leak = 0.0;")
                 return
             share = self.channel.lone_share(self.opening)
@@ -458,14 +459,14 @@ __device__ __forceinline__ int followed(Generator &g, const double *x,
 // The bound of all modes at v mV, 1/ms, of candidates first and on; huge where there is none.
 extern "C" __global__ void boundSpeeds(
     const double *__restrict__ parameters, const long long n_candidates, const int first,
-    const int n_scored, const double v, float *__restrict__ speeds) {
+    const int n_scored, const Level *__restrict__ v, float *__restrict__ speeds) {
     const int i = blockIdx.x*blockDim.x + threadIdx.x;
     if (i >= n_scored) return;
     double p[N_PARAMETERS], q[N_RATES];
     int status = OK;
 #pragma unroll
     for (int k = 0; k < N_PARAMETERS; ++k) p[k] = parameters[k*n_candidates + first + i];
-    createQmat(v, p, q, status);
+    createQmat(*v, p, q, status);
     const float speed = float(greatestSpeed(q));
     speeds[i] = speed >= 0.0f ? speed : 1e38f;
 }
@@ -478,8 +479,8 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) runSweep(
     const double *__restrict__ parameters, const long long n_candidates, const int first,
     const int n_scored, const long long *__restrict__ order, const int *__restrict__ jobs,
     const int *__restrict__ visits,
-    const double *__restrict__ visit_v, const double *__restrict__ visit_most,
-    const Run *__restrict__ runs, const double *__restrict__ start_v, const int n_starts,
+    const Level *__restrict__ visit_v, const double *__restrict__ visit_most,
+    const Run *__restrict__ runs, const Level *__restrict__ start_v, const int n_starts,
     const int first_rung, const Rung *__restrict__ rungs, const Part *__restrict__ parts,
     const double *__restrict__ table, const double *__restrict__ end_table,
     const double *__restrict__ coordinates,
@@ -512,7 +513,7 @@ extern "C" __global__ void __launch_bounds__(MAX_THREADS, BLOCKS) runSweep(
 #pragma unroll
         for (int k = 0; k < N_PARAMETERS; ++k)
             p[k] = KEPT ? kept[KEPT ? k : 0][threadIdx.x] : parameter[k*n_candidates];
-        const double v = visit_v[visit];
+        const Level v = visit_v[visit];
         createQmat(v, p, q, status);
         driveAt(v, p, drive, leak, status);
         double mine = greatestSpeed(q);

@@ -29,7 +29,8 @@ def write_gates(w: CudaWriter, channel: CudaChannel, floored: bool = False) -> N
     w(f"constexpr int N_GATES = {len(gates)};")
     channel.write_kinds(w)
     with w.template(
-        "void createRates(const real v, const Number *p, Number *up, Number *speed, int &flag)",
+        "void createRates(const LevelOf<real> v, const Number *p, Number *up, Number *speed,\n"
+        "                                            int &flag)",
         "Chains of two states at v mV: rate of opening; that and of closing, 1/ms.",
     ):
         w("Number q[N_RATES];", "createQmat(v, p, q, flag);")
@@ -140,8 +141,8 @@ __device__ __forceinline__ void follow(const Relaxation<Number> &r, const int k,
 
 // Gates at v mV, and their rates of opening.
 template <class Number>
-__device__ __forceinline__ void begin(Gates<Number> &g, Number *up, const real v, const Number *p,
-                                      int &flag) {
+__device__ __forceinline__ void begin(Gates<Number> &g, Number *up, const LevelOf<real> v,
+                                      const Number *p, int &flag) {
     createRates(v, p, up, g.speed, flag);
 #pragma unroll
     for (int k = 0; k < N_GATES; ++k) g.limit[k] = up[k]*reciprocal(g.speed[k]);
@@ -160,7 +161,7 @@ GATE_STEP = """
 // A step of h ms, of which `nodes` has the voltages of middle and end: of a state, or of anything
 // else that `follow` relaxes.
 template <class Number, class State>
-__device__ __forceinline__ void step(Gates<Number> &g, const real *nodes, const real h,
+__device__ __forceinline__ void step(Gates<Number> &g, const LevelOf<real> *nodes, const real h,
                                      const Number *p, State *x, int &flag) {
     Gates<Number> at[2];
     Number up[N_X];
@@ -231,7 +232,7 @@ __device__ __noinline__ void exponentialOf(const Number *q, State *x) {
 // the two Gauss points. Where a rate changes more than 14-fold within a step a combination could
 // turn negative; cut at the floor it stays a rate. Returns the largest exit rates times ms.
 template <class Number>
-__device__ %s real combine(const real *nodes, const real h, const Number *p, int &flag,
+__device__ %s real combine(const LevelOf<real> *nodes, const real h, const Number *p, int &flag,
                                         Number (&q)[2][N_RATES]) {
     const real more = real(0.25 + 0.28867513459481287)*h, less = real(0.25 - 0.28867513459481287)*h;
 #pragma unroll(RATES_AT_ONCE)
@@ -249,8 +250,8 @@ __device__ %s real combine(const real *nodes, const real h, const Number *p, int
 // rate is fast against the step: a candidate of which a state empties within it takes quarters
 // instead.
 template <class Number, class State>
-__device__ __forceinline__ void step(const real *nodes, const real h, const Number *p, State *x,
-                                     int &flag) {
+__device__ __forceinline__ void step(const LevelOf<real> *nodes, const real h, const Number *p,
+                                     State *x, int &flag) {
     Number q[2][N_RATES];
 #pragma unroll 1
     for (int quarter = -1; quarter < 4; ++quarter) {  // one call: the rates are long

@@ -94,12 +94,12 @@ def write_pieces(w: CudaWriter, channel: CudaChannel) -> None:
         for i, j, k in channel.entries(index):
             w(f"flux = rates[{k}*POINTS]*x[{i}];", f"change[{i}] -= flux;", f"change[{j}] += flux;")
     with w.device(
-        f"Dual currentAt(const double v, const Dual *p, const Dual &o{index}, int &status)",
+        f"Dual currentAt(const Level v, const Dual *p, const Dual &o{index}, int &status)",
         "The current at v mV, pA, from the open probability of the scheme.",
     ):
         if channel.ohmic:
             w("Dual g, e;", "createGains(p, g, e, status);")
-            w(f"return g*(v - e)*{channel.always_open!r}*o{index};")
+            w(f"return g*(double(v) - e)*{channel.always_open!r}*o{index};")
         else:
             w("Dual drive[N_TERMS];", "createDrives(v, p, drive, status);")
             w(f"return {channel.sum_of_terms('drive', lone=True)};")
@@ -182,7 +182,7 @@ template <int WIDTH> INLINE double resultOf(const double *rows, const int i, con
 extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE_PIECES}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,
-    const double *__restrict__ nodes, double *__restrict__ composites, double *__restrict__ open_at,
+    const Level *__restrict__ nodes, double *__restrict__ composites, double *__restrict__ open_at,
     double *__restrict__ tails, signed char *__restrict__ statuses) {{
     constexpr int TILE = (SIZE + 15)/16;
     extern __shared__ double room[];
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
     const int candidate = blockIdx.x, thread = threadIdx.x, tx = thread % 16, ty = thread/16;
     const long long n_threads = n*n_groups, own = (long long)candidate*n_groups;
     const Segment piece = segments[blockIdx.y];
-    const double *node = nodes + piece.nodes + 1;  // behind the start
+    const Level *node = nodes + piece.nodes + 1;  // behind the start
     constexpr int APART = N_FLOWS*POINTS + 1;  // slopes of directions: in different banks
     constexpr int AT_ONCE = TANGENTS ? DIRECTIONS/TANGENTS : 1;  // groups
     if (thread == 0) worst = OK;
@@ -334,7 +334,7 @@ extern "C" __global__ void __launch_bounds__({PIECE_THREADS}, RESIDENT) {COMPOSE
 
 // The effect of n samples at a held voltage on any state, `blockIdx.y` of `held`, to composite
 // `first` and on; thread i as in the walk.
-struct Held {{ double v, dt; int n, unused; }};
+struct Held {{ Level v; double dt; int n, unused; }};
 
 extern "C" __global__ void {COMPOSE_HELD}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
@@ -375,7 +375,7 @@ extern "C" __global__ void {COMPOSE_HELD}(
 extern "C" __global__ void {REPLAY_PIECES}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,
-    const double *__restrict__ nodes, const double *__restrict__ states,
+    const Level *__restrict__ nodes, const double *__restrict__ states,
     const double *__restrict__ open_at, const double *__restrict__ tails,
     const double *__restrict__ matrices, const Run *__restrict__ runs,
     double *__restrict__ currents, signed char *__restrict__ statuses) {{
@@ -410,7 +410,8 @@ extern "C" __global__ void {REPLAY_PIECES}(
     Dual p[N_PARAMETERS];
     seed(parameters, n, candidate, free, n_free, trace.first, p);
     int status = OK;
-    const double *voltage = nodes + piece.nodes, *matrix = matrices + piece.matrix;
+    const Level *levels = nodes + piece.nodes;
+    const double *matrix = matrices + piece.matrix;
     const double *open = open_at + placeOf<OpenAt>(blockIdx.y, n_threads, i);
     Dual rows[1 + POINTS] = {{}};
 #pragma unroll 1
@@ -426,7 +427,7 @@ extern "C" __global__ void {REPLAY_PIECES}(
             }}
             sum += share*x[j];
         }}
-        const Dual current = currentAt(voltage[point], p, sum, status);
+        const Dual current = currentAt(levels[point], p, sum, status);
 #pragma unroll
         for (int r = 0; r <= POINTS; ++r) rows[r] += matrix[r*(1 + POINTS) + point]*current;
     }}

@@ -58,7 +58,7 @@ def write_single_rates(w: CudaWriter, channel: CudaChannel) -> None:
     steps, rates = assignments(channel.model.definitions, [t.rate for t in transitions])
     printer = _SinglePrinter(_DIALECT, channel.names())
     with w.device(
-        "void createQmat(const float v, const float *p, float *q, int &signs)",
+        "void createQmat(const LevelOf<float> v, const float *p, float *q, int &signs)",
         "Rates of all transitions at v mV, 1/ms, in float32.",
     ):
         for name, expression in steps:
@@ -151,8 +151,8 @@ __device__ __forceinline__ void relaxSlow(float &x, float &low, const float whol
 // A step of h ms, all gates side by side; where one is stiff, again by the rule of float64, which
 // follows a fast gate without lag. A thread's step depends on its own candidate only; a warp
 // without a stiff one branches past the second half.
-__device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
-                                     int &flag) {
+__device__ __forceinline__ void step(Moving &m, const LevelOf<real> *nodes, const real h,
+                                     const real *p, int &flag) {
     Gates<float> &g = m.gates;
     const Nodes at = *(const Nodes *)nodes;
     float up[N_X], speed[N_X], up1[N_X], speed1[N_X], limit1[N_X], old[N_X], whole[N_X], late[N_X];
@@ -192,8 +192,8 @@ __device__ __forceinline__ void step(Moving &m, const real *nodes, const real h,
 SINGLE_REASONS = """
 // The status, where a run in float32 failed as float64 sees its rates at all its voltages.
 __device__ __noinline__ int explained(int status, const int flag, const bool lost,
-                                      const real *nodes, const int n, const double *parameters,
-                                      const long long stride) {
+                                      const LevelOf<real> *nodes, const int n,
+                                      const double *parameters, const long long stride) {
     if (flag >= 0 && !lost) return status;
     double p[N_PARAMETERS], q[N_RATES];
     loadParameters(parameters, stride, p);

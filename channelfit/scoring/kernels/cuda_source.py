@@ -114,22 +114,25 @@ class CudaSource:
         text = self._steps + cuda_walk.LISTED_KERNEL if listed else self.text
         return "\n".join([*lines, text])
 
-    def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
-        """Return the voltages of one run at a varying voltage, in the order that the text reads.
+    def levels(self, nodes: np.ndarray) -> np.ndarray:
+        """Return what is commanded in one run that varies, in the order that the text reads.
 
         Arguments:
-            nodes_mV: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step.
+            nodes: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step; with ligands
+                (n_steps, n_nodes, 1 + n_ligands) mV and mM.
 
         Returns:
-            A flat array, mV. Chains of two states need the start of the first step twice, then
-            middle and end of each step. Schemes need the start of each step, its Gauss points and
-            those of its quarters, and a place that is left empty. Both together need all.
+            (n,) mV, or (n, 1 + n_ligands). Chains of two states need the start of the first step
+            twice, then middle and end of each step. Schemes need the start of each step, its Gauss
+            points and those of its quarters, and a place that is left empty. Both together need
+            all.
         """
         if is_mixed(self.model):
-            return nodes_mV.ravel()
+            return nodes.reshape(-1, *nodes.shape[2:])
         if self.model.relaxes:
-            return np.concatenate([nodes_mV[0, [0, 0]], nodes_mV[:, 1:3].ravel()])
-        return nodes_mV[:, [0, *range(3, nodes_mV.shape[1]), 0]].ravel()
+            later = nodes[:, 1:3].reshape(-1, *nodes.shape[2:])
+            return np.concatenate([nodes[0, [0, 0]], later])
+        return nodes[:, [0, *range(3, nodes.shape[1]), 0]].reshape(-1, *nodes.shape[2:])
 
     def _stride(self, n_row: int) -> int:
         if self.largest > _MOST_IN_REGISTERS:
@@ -372,14 +375,20 @@ constexpr int TOGETHER = sizeof(real) == 4 ? 2 : 1;  // steps: spares moving the
 // coarse to hold.
 struct Moving {
     Gates<real> gates;
-    real x[N_X], up[N_X], low[N_X], v;
+    real x[N_X], up[N_X], low[N_X];
+    LevelOf<real> v;
 };
 
-struct alignas(2*sizeof(real)) Nodes { real middle, end; };
+struct alignas(sizeof(LevelOf<real>) == sizeof(real) ? 2*sizeof(real) : sizeof(real)) Nodes {
+    LevelOf<real> middle, end;
+};
 
-__device__ __forceinline__ real voltage(const Moving &m, const real *) { return m.v; }
+__device__ __forceinline__ LevelOf<real> level(const Moving &m, const LevelOf<real> *) {
+    return m.v;
+}
 
-__device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *p, int &flag) {
+__device__ __forceinline__ void begin(Moving &m, const LevelOf<real> *nodes, const real *p,
+                                      int &flag) {
     m.v = nodes[1];
     begin(m.gates, m.up, m.v, p, flag);
     arrive(m.gates, m.x);
@@ -390,8 +399,8 @@ __device__ __forceinline__ void begin(Moving &m, const real *nodes, const real *
 
 #: The step of float64 gates, in place of that of `cuda_single`, behind `GATE_STEP`.
 _GATE_STEP = """
-__device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
-                                     int &flag) {
+__device__ __forceinline__ void step(Moving &m, const LevelOf<real> *nodes, const real h,
+                                     const real *p, int &flag) {
     step(m.gates, nodes, h, p, m.x, flag);
     m.v = nodes[1];
 }
@@ -407,19 +416,21 @@ struct Moving {
 constexpr int TOGETHER = 1;
 constexpr int N_NODES = 12, BEFORE = 0;  // voltages of a step: start, two Gauss points, of quarters
 
-__device__ __forceinline__ void begin(Moving &, const real *, const real *, int &) {}
+__device__ __forceinline__ void begin(Moving &, const LevelOf<real> *, const real *, int &) {}
 
-__device__ __forceinline__ real voltage(const Moving &, const real *nodes) { return nodes[0]; }
+__device__ __forceinline__ LevelOf<real> level(const Moving &, const LevelOf<real> *nodes) {
+    return nodes[0];
+}
 
-__device__ __forceinline__ void step(Moving &m, const real *nodes, const real h, const real *p,
-                                     int &flag) {
+__device__ __forceinline__ void step(Moving &m, const LevelOf<real> *nodes, const real h,
+                                     const real *p, int &flag) {
     step(nodes + 1, h, p, m.x, flag);
 }
 """
 
 _REASONS = """
 __device__ __forceinline__ int explained(const int status, const int flag, const bool,
-                                         const real *, const int, const double *,
+                                         const LevelOf<real> *, const int, const double *,
                                          const long long) {
     return flag && (status == OK || flag == NOT_FINITE) ? flag : status;
 }

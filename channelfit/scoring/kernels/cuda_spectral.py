@@ -210,13 +210,13 @@ class CudaSpectralSource:
 
     def _visit(self) -> None:
         w, begun = self.w, len(self.w.lines)
-        w("const double v = visit_v[visit];", "double q[N_RATES], s[N_KEPT];")
+        w("const Level v = visit_v[visit];", "double q[N_RATES], s[N_KEPT];")
         w("const double2 dts = visit_dt[visit];  // between samples, and of the shortest run")
         w("createQmat(v, p, q, status);")
         w(*(f"bool strained{k};" for k in self.strainable))
         w(f"createSpectrum({', '.join(['q', 'dts.y', 's', 'doubt', *self._strained('')])});")
         if self.channel.ohmic:
-            w("const double gain = conductance*(v - reversal);")
+            w("const double gain = conductance*(double(v) - reversal);")
         else:
             w("double drive[N_TERMS];", "createDrives(v, p, drive, status);")
             w(f"const double gain = drive[{self.runs.opening}];")
@@ -304,8 +304,8 @@ _SWEEP = """\
 extern "C" __global__ void __launch_bounds__(MAX_THREADS, %d) runSweep(
     const double *__restrict__ parameters, const long long n_candidates, const int first,
     const int n_scored, const int *__restrict__ jobs, const int *__restrict__ visits,
-    const double *__restrict__ visit_v, const double2 *__restrict__ visit_dt,
-    const Run *__restrict__ runs, const double *__restrict__ start_v, const int n_starts,
+    const Level *__restrict__ visit_v, const double2 *__restrict__ visit_dt,
+    const Run *__restrict__ runs, const Level *__restrict__ start_v, const int n_starts,
     const double2 *__restrict__ tables,
     const double squares, const double least, const double total_weight,
     double *__restrict__ partial,

@@ -105,20 +105,22 @@ class CudaTangentSource:
         text = self.text if cut and not pieces else self._text(cut, pieces)
         return f"#define N_SLOTS {n_slots}\n#define VARYING {int(varying)}\n{text}"
 
-    def voltages(self, nodes_mV: np.ndarray) -> np.ndarray:
-        """Return the voltages of one run at a varying voltage, in the order that the text reads.
+    def levels(self, nodes: np.ndarray) -> np.ndarray:
+        """Return what is commanded in one run that varies, in the order that the text reads.
 
         Arguments:
-            nodes_mV: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step.
+            nodes: (n_steps, n_nodes) mV, at `run_tree.NODES` of every step; with ligands
+                (n_steps, n_nodes, 1 + n_ligands) mV and mM.
 
         Returns:
-            A flat array, mV. Chains of two states need start, middle and end of each step; schemes
-            need its start, its Gauss points and those of its quarters; both together need all.
+            (n,) mV, or (n, 1 + n_ligands). Chains of two states need start, middle and end of each
+            step; schemes need its start, its Gauss points and those of its quarters; both together
+            need all.
         """
         if is_mixed(self.model):
-            return nodes_mV.ravel()
-        columns = [0, 1, 2] if self.model.relaxes else [0, *range(3, nodes_mV.shape[1])]
-        return nodes_mV[:, columns].ravel()
+            return nodes.reshape(-1, *nodes.shape[2:])
+        columns = [0, 1, 2] if self.model.relaxes else [0, *range(3, nodes.shape[1])]
+        return nodes[:, columns].reshape(-1, *nodes.shape[2:])
 
     # --- pieces of text
 
@@ -221,7 +223,8 @@ _PROGRAM = f"""
 enum {{ REST, HELD, VARYING_VOLTAGE }};
 
 struct Visit {{
-    double v, dt;        // mV, and ms between samples
+    Level v;
+    double dt;           // ms between samples
     int kind;            // REST: a steady state
     int first, last;     // steps; REST: first is its slot; varying: its move
     int unused;
@@ -282,7 +285,7 @@ constexpr int N_NODES = 3;  // voltages of a step: start, middle and end
 
 typedef Gates<Dual> Moving;
 
-INLINE void begin(Moving &m, const double v, const Dual *p, int &status) {
+INLINE void begin(Moving &m, const Level v, const Dual *p, int &status) {
     Dual up[N_X];
     begin(m, up, v, p, status);
 }
@@ -313,7 +316,7 @@ constexpr int N_NODES = 11;  // voltages of a step: start, two Gauss points, tho
 
 struct Moving {};
 
-INLINE void begin(Moving &, const double, const Dual *, int &) {}
+INLINE void begin(Moving &, const Level, const Dual *, int &) {}
 INLINE void arrive(const Moving &, Dual *) {}
 """
 
@@ -356,7 +359,7 @@ __device__ __noinline__ void exponentialOf(const Dual *q, Composite *c) {
 #: A step of a scheme.
 _SCHEME_STEP = """
 template <class State>
-INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, State *x,
+INLINE void step(Moving &, const Level *nodes, const double h, const Dual *p, State *x,
                  int &status) {
     step(nodes, h, p, x, status);
 }
@@ -365,7 +368,7 @@ INLINE void step(Moving &, const double *nodes, const double h, const Dual *p, S
 _SAMPLES = """
 // Samples and their steps, from nodes on. Those of a state are written from point on of a run.
 INLINE void walkSamples(const double dt, const int n, const int n_sub, const int run,
-                        const int point, const double *nodes, const Dual *p, const Dual &g,
+                        const int point, const Level *nodes, const Dual *p, const Dual &g,
                         const Dual &e, Dual *x, const Trace &trace, int &status) {
     Moving m;
     begin(m, nodes[0], p, status);
@@ -379,7 +382,7 @@ INLINE void walkSamples(const double dt, const int n, const int n_sub, const int
 }"""
 
 _MOVE = """
-INLINE void walkMove(const Move &move, const double *nodes, const Dual *p, const Dual &g,
+INLINE void walkMove(const Move &move, const Level *nodes, const Dual *p, const Dual &g,
                      const Dual &e, const Scratch &, Dual *x, const Trace &trace, int &status) {
     walkSamples(move.dt, move.n, move.n_sub, move.run, 0, nodes + move.nodes, p, g, e, x, trace,
                 status);
@@ -434,7 +437,7 @@ struct State { Dual x[N_X]; };
 _ENDS = """
 // From end to end of the segments of a move; the states between them are left for the replay, by
 // the first job (n > 0) of those that walk it.
-INLINE void walkMove(const Move &move, const double *, const Dual *, const Dual &, const Dual &,
+INLINE void walkMove(const Move &move, const Level *, const Dual *, const Dual &, const Dual &,
                      const Scratch &scratch, Dual *x, const Trace &, int &status) {
     const long long i = scratch.thread, n = scratch.n_threads;
     State state;
@@ -459,7 +462,7 @@ _CUT = f"""
 extern "C" __global__ void {COMPOSE_TANGENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,
-    const double *__restrict__ nodes, double *__restrict__ composites,
+    const Level *__restrict__ nodes, double *__restrict__ composites,
     signed char *__restrict__ statuses) {{
     const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
     if (i >= n*n_groups) return;
@@ -471,7 +474,7 @@ extern "C" __global__ void {COMPOSE_TANGENTS}(
     Moving m;
     Composite c;
     start(c);
-    const double *node = nodes + segment.nodes;
+    const Level *node = nodes + segment.nodes;
     begin(m, node[0], p, status);
 #pragma unroll 1
     for (int k = 0; k < segment.n*segment.n_sub; ++k, node += N_NODES)
@@ -484,7 +487,7 @@ extern "C" __global__ void {COMPOSE_TANGENTS}(
 extern "C" __global__ void {REPLAY_TANGENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const Segment *__restrict__ segments,
-    const double *__restrict__ nodes, const double *__restrict__ states,
+    const Level *__restrict__ nodes, const double *__restrict__ states,
     const Run *__restrict__ runs, double *__restrict__ currents) {{
     const long long i = (long long)blockIdx.x*blockDim.x + threadIdx.x;
     const Segment segment = segments[blockIdx.y];
@@ -547,7 +550,7 @@ extern "C" __global__ void {TRACE_TANGENTS}(
     const double *__restrict__ parameters, const long long n, const int *__restrict__ free,
     const int n_free, const int n_groups, const int *__restrict__ jobs,
     const Visit *__restrict__ visits, const Step *__restrict__ steps,
-    const Move *__restrict__ moves, const double *__restrict__ nodes,
+    const Move *__restrict__ moves, const Level *__restrict__ nodes,
     const Run *__restrict__ runs, const double *__restrict__ composites,
     double *__restrict__ states, double *__restrict__ currents,
     signed char *__restrict__ statuses) {{

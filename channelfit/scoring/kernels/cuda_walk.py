@@ -19,7 +19,8 @@ PROGRAM = f"""
 // --- the visits of a thread: see visit_order.Schedule --------------------------------------------
 
 struct Visit {{
-    double v, dt;        // mV and ms between samples; not used where the voltage varies
+    Level v;             // not used where it varies, nor is
+    double dt;           // ms between samples
     int first, last;     // runs
     int longest, kind;   // samples of the longest run; 0 held, 1 varying
 }};
@@ -133,10 +134,11 @@ __device__ __forceinline__ void runHeld(const Run &run, const Table &t, const Pa
 #: The scores of runs at a varying voltage.
 VARYING = """
 // n samples while the voltage varies, n_sub (a power of two) steps of dt ms for each.
-__device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes,
+__device__ __forceinline__ void runVarying(const Run &run, const LevelOf<real> *all_nodes,
                                            const double *parameters, const long long stride,
                                            const real g, const real e, real *x, Tally &tally) {
-    const real *nodes = all_nodes + run.nodes, h = real(run.dt);
+    const LevelOf<real> *nodes = all_nodes + run.nodes;
+    const real h = real(run.dt);
     const bool sampled = run.sampled != 0;
     real p[N_PARAMETERS];
 #pragma unroll
@@ -163,7 +165,7 @@ __device__ __forceinline__ void runVarying(const Run &run, const real *all_nodes
                 if (sampled) {
 #pragma unroll
                     for (int i = 0; i < N_X; ++i) x[i] = real(m.x[i]);
-                    const real current = currentOf(x, voltage(m, nodes), g, e);
+                    const real current = currentOf(x, level(m, nodes), g, e);
                     if (tracing(tally)) {
                         tally.trace[sample*tally.stride] = current;
                     } else {
@@ -192,9 +194,9 @@ WALK = """
 // One candidate through one job.
 __device__ __forceinline__ void walk(const bool together,
                                      const double *parameters, const long long stride,
-                                     const double *starts, const int n_starts,
+                                     const Level *starts, const int n_starts,
                                      const Visit *visits, const Visit *end, const Run *runs,
-                                     const real *nodes, Tally &tally) {
+                                     const LevelOf<real> *nodes, Tally &tally) {
     real slots[N_SLOTS][N_X], x[N_X];
     real gain, reversal;
     {
@@ -254,10 +256,10 @@ KERNELS = f"""
 // (jobs, n); or the currents to trace, (samples, n).
 extern "C" __global__ void {SWEEP}(
     const double *__restrict__ parameters, const long long n_candidates, const int first,
-    const int n, const double *__restrict__ starts, const int n_starts,
+    const int n, const Level *__restrict__ starts, const int n_starts,
     const int *__restrict__ jobs,
     const Visit *__restrict__ visits, const Run *__restrict__ runs,
-    const real *__restrict__ data, const real *__restrict__ nodes,
+    const real *__restrict__ data, const LevelOf<real> *__restrict__ nodes,
     double *__restrict__ partial, signed char *__restrict__ partial_status,
     real *__restrict__ trace) {{
     const int job = blockIdx.y;
@@ -312,9 +314,9 @@ __device__ __forceinline__ void conclude(double sum, bool lost, int worst, const
 extern "C" __global__ void {LISTED}(
     const double *__restrict__ parameters, const long long n_candidates,
     const int *__restrict__ listed, const int *__restrict__ n_listed,
-    const double *__restrict__ starts, const int n_starts, const int *__restrict__ jobs,
+    const Level *__restrict__ starts, const int n_starts, const int *__restrict__ jobs,
     const int n_jobs, const Visit *__restrict__ visits, const Run *__restrict__ runs,
-    const real *__restrict__ data, const real *__restrict__ nodes, const double constant,
+    const real *__restrict__ data, const LevelOf<real> *__restrict__ nodes, const double constant,
     const double total_weight, double *__restrict__ cost, signed char *__restrict__ status,
     volatile double *sums, volatile int *flags, int *arrived, int *n_next) {{
     if (blockIdx.x == 0 && threadIdx.x == 0) *n_next = 0;
