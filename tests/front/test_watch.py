@@ -441,7 +441,7 @@ def test_a_fit_without_traces_is_told(tmp_path):
     assert watched.traces(folder) == {"trouble": "No fit has been saved yet."}
     (folder / "fit.yaml").write_text("parameters: [\n")
     assert "They cannot be computed" in watched.traces(folder)["trouble"]
-    assert watched.figure(folder, "traces") is None
+    assert watched.figure(folder, "data/0") is None
 
 
 # --- the command ----------------------------------------------------------------------------------

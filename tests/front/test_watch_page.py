@@ -174,7 +174,7 @@ def test_a_run_is_used_by_keyboard(page, fitted):
         wanted = ["a report", "select experiment", "input from", "input to", "button whole"]
         assert reached[:5] == wanted
         # which of the two figures was made first is open
-        titles = "() => Bokeh.documents.map((one) => one.roots()[0].below[0].axis_label)"
+        titles = "() => Bokeh.documents.map((one) => one.roots()[0].below[0].axis_label.text)"
         place = tab.evaluate(titles).index("time (ms)")
         span = span.replace("[1]", f"[{place}]")
         whole = tab.evaluate(span)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 
 from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.front.main import main
+from channelfit.front.watching.traces import compute, observed_figure
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
 from support.model_texts import PLAIN
@@ -137,6 +139,35 @@ def test_recordings_beside_observations_need_their_noise(tmp_path: Path) -> None
     clamp = {"series_resistance": "5 MOhm", "membrane_capacitance": "20 pF"}
     with pytest.raises(InputError, match="that of an ideal clamp"):
         load_plan(written(tmp_path, clamp=clamp))
+
+
+def test_watch_shows_curves_in_the_units_of_the_table(tmp_path: Path) -> None:
+    """In the order of x, with errors; no name of a column is read as a formula."""
+    row = PEAK | {"x": "$$v$$", "unit": "nA", "error": "sem"}
+    lines = [f"{v},{g},{g / 9}" for v, g in zip(X[::-1], (5, 4, 3, "", 1), strict=True) if g]
+    file = written(
+        tmp_path, row | {"sweeps": [5, 4, 3, 1]}, table="\n".join(["$$v$$,g,sem", *lines])
+    )
+    plan = load_plan(file)
+    found = compute(file)
+    predicted = make_scorer(plan, "cpu").simulate(plan.problem.values()[:, None])[0][0, :, 0]
+    (observation,) = plan.problem.experiments[0].observations
+    order = [0, 2, 3, 4]
+    curve = {name: found[f"0 {name}"] for name in ("x", "value", "error", "fit")}
+    for name, numbers in (
+        ("x", X[order]),
+        ("value", 1e3 * np.array([1, 3, 4, 5])),
+        ("error", 1e3 * np.array([1, 3, 4, 5]) / 9),
+        ("fit", (predicted / observation.scale)[order]),
+    ):
+        np.testing.assert_allclose(curve[name], numbers, rtol=1e-9, err_msg=name)
+    texts = {name: found[f"0 {name}"] for name in ("title", "x_label", "y_label")}
+    assert texts == {"title": "steps: g", "x_label": "$$v$$", "y_label": "peak (pA)"}
+    drawn = json.dumps(observed_figure(curve | texts))
+    assert '"Segment"' in drawn
+    labels = re.findall(r'"PlainText", "id": "[^"]+", "attributes": {"text": "([^"]+)"}', drawn)
+    assert sorted(labels) == ["$$v$$", "peak (pA)"]
+    assert drawn.count("$$v$$") == 1
 
 
 @pytest.mark.integration

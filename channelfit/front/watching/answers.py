@@ -15,7 +15,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from channelfit.front.watching.traces import cost_figure, traces_figure, traces_so_far
+from channelfit.front.watching.traces import (
+    cost_figure,
+    observed_figure,
+    traces_figure,
+    traces_so_far,
+)
 from channelfit.reading.errors import InputError, printable
 from channelfit.reading.files import read_plain
 from channelfit.results.report.page_content import position
@@ -165,12 +170,19 @@ class Watched:
         return one.answer()
 
     def figure(self, folder: Path, of: str) -> Any:
-        """Return a figure of Bokeh with the costs or the traces of a run; None without any."""
+        """Return a figure of Bokeh with the costs or data and fit of a run; None without any.
+
+        Arguments:
+            of: "cost", or "data" with the number of an experiment in `traces`, such as "data/0".
+        """
         if of == "cost":
             history = self.run(folder).get("history")
             return cost_figure(history) if history else None
-        experiments = self.traces(folder).get("experiments")
-        return traces_figure(experiments[0]) if experiments else None
+        experiments, number = self.traces(folder).get("experiments", ()), int(of.split("/")[1])
+        if number >= len(experiments):
+            return None
+        one = experiments[number]
+        return observed_figure(one) if "x" in one else traces_figure(one)
 
     def report(self, folder: Path) -> bytes | None:
         """Return the report of a run, or the page of a batch; None where there is none."""

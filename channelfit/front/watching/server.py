@@ -119,7 +119,7 @@ class Server:
                 (run, _Page),
                 (run + "state", _Run),
                 (run + "traces", _TracesOf),
-                (run + r"figure/(cost/log|cost/linear|traces)", _Figure),
+                (run + r"figure/(cost/log|cost/linear|data/\d{1,4})", _Figure),
                 (run + "report", _Report),
                 (run + r"(traces(?:_\d{1,4})?\.csv)", _Table),
             ],
@@ -273,9 +273,9 @@ class _Figure(_Handler):
     """A figure of Bokeh, with the data of this moment."""
 
     async def get(self, *parts: str) -> None:
-        of = parts[2].partition("/")[0]
+        of = "cost" if parts[2].startswith("cost") else parts[2]
         find = partial(self.server.watched.figure, self.run_folder(parts[1]), of)
-        await self.answer(find, slow=of == "traces")
+        await self.answer(find, slow=of != "cost")
 
 
 class _Report(_Handler):

@@ -2,9 +2,9 @@
 
 The fit that goes on is not disturbed: `fit.yaml` is read by a process of its own
 (`reading.second_process`), which computes the currents once more, with low priority.
-The figures are Bokeh's; later data the pages put into them themselves. No text of a user is ever
-given to Bokeh, which would read some of it as formulas; colors are set by the page, since they
-depend on whether the user prefers a dark one.
+The figures are Bokeh's; later data the pages put into those of traces themselves. Texts of a user
+are given to Bokeh as labels of axes alone, never as formulas; colors are set by the page, since
+they depend on whether the user prefers a dark one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from channelfit.front import kinds
 from channelfit.problem.experiment import Experiment
 from channelfit.reading.errors import InputError
 from channelfit.reading.second_process import read_in_process
-from channelfit.results.report.page_figures import add_axes, add_glyph, zoomed_plot
+from channelfit.results.report.observed_curves import ObservedCurve, curves_of
+from channelfit.results.report.page_figures import add_axes, add_glyph, curve_plot, zoomed_plot
 from channelfit.results.report.trace_view import extreme_samples
 from channelfit.scoring.scorer import make_scorer
 
@@ -31,6 +32,8 @@ _SECONDS = 60.0
 #: Numbers that a page can show at a time, shared by all sweeps of all experiments, and how many
 #: samples are shown of a sweep at least.
 _MOST, _LEAST = 200_000, 200
+#: The numbers of a curve of observations.
+_OF_CURVE = ("x", "value", "error", "fit")
 #: How much the process that computes gives way to others.
 _NICE = 10
 
@@ -38,12 +41,15 @@ _NICE = 10
 def traces_so_far(file: Path) -> list[dict[str, Any]]:
     """Return data and fit of each experiment of a saved fit, as few samples as a picture needs.
 
+    Each curve of observations stands for itself.
+
     Arguments:
         file: `fit.yaml` of a run folder.
 
-    Returns: for each experiment its `title`, and `time` (ms), `data` and `fit` (pA), lists of the
+    Returns: for each recording its `title`, and `time` (ms), `data` and `fit` (pA), lists of the
         same length in which sweeps follow each other, apart by a None. Samples without a weight
-        are missing from the data.
+        are missing from the data. For each curve of observations `title`, `x_label`, `y_label`,
+        and in the unit of the observations `x`, `value`, `error` and `fit`, in the order of x.
 
     Raises InputError: the fit cannot be read, has no currents, or takes too long.
     """
@@ -51,7 +57,10 @@ def traces_so_far(file: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while (title := found.get(f"{len(rows)} title")) is not None:
         row: dict[str, Any] = {"title": str(title)}
-        for name in ("time", "data", "fit"):
+        of_curve = f"{len(rows)} x" in found
+        if of_curve:
+            row |= {name: str(found[f"{len(rows)} {name}"]) for name in ("x_label", "y_label")}
+        for name in _OF_CURVE if of_curve else ("time", "data", "fit"):
             values = np.asarray(found[f"{len(rows)} {name}"], dtype=float).tolist()
             row[name] = [None if x != x else x for x in values]
         rows.append(row)
@@ -68,13 +77,21 @@ def compute(file: Path) -> dict[str, np.ndarray | str]:
     except InputError as error:
         raise error.at(file) from None
     scorer = make_scorer(plan.problem, "cpu")  # a GPU belongs to the search
-    pairs = zip(plan.problem.experiments, scorer.simulate(values[:, None]), strict=True)
-    recorded = [(e, trace[:, :, 0]) for e, trace in pairs if not e.observations]
-    experiments, currents = [e for e, _ in recorded], [trace for _, trace in recorded]
-    n_sweeps = sum(len(current) for current in currents)
+    simulated = scorer.simulate(values[:, None])
+    pairs = [
+        (e, trace[:, :, 0]) for e, trace in zip(plan.problem.experiments, simulated, strict=True)
+    ]
+    recorded = [(e, fit) for e, fit in pairs if not e.observations]
+    n_sweeps = sum(len(fit) for _, fit in recorded)
     room = max(_LEAST, _MOST // (3 * max(1, n_sweeps)))
     found: dict[str, np.ndarray | str] = {}
-    for k, (experiment, fit) in enumerate(zip(experiments, currents, strict=True)):
+    curves = [curve for e, fit in pairs for curve in curves_of(e, fit)]
+    for k, curve in enumerate(curves, len(recorded)):
+        own = (curve.x, curve.value, curve.error, curve.result)
+        found |= {f"{k} {name}": row for name, row in zip(_OF_CURVE, own, strict=True)}
+        texts = {"title": curve.title, "x_label": curve.x_label, "y_label": curve.y_label}
+        found |= {f"{k} {name}": text for name, text in texts.items()}
+    for k, (experiment, fit) in enumerate(recorded):
         found[f"{k} title"] = experiment.title
         rows = [
             np.pad(_thinned(sweep, room), ((0, 0), (0, 1)), constant_values=np.nan)
@@ -142,6 +159,19 @@ def traces_figure(experiment: Mapping[str, Any]) -> Any:
     add_glyph(plot, source, Line(x="x", y="data", line_width=4, line_alpha=0.6), ["muted"])
     add_glyph(plot, source, Line(x="x", y="fit", line_width=1.5), ["run0"])
     return json_item(plot)
+
+
+def observed_figure(curve: Mapping[str, Any]) -> Any:
+    """Return a figure of observed numbers with their errors and the fit, as Bokeh's JSON.
+
+    Arguments:
+        curve: `x_label`, `y_label`, and `x`, `value`, `error` and `fit`, in which None is missing.
+    """
+    x, value, error, fit = (np.array(curve[name], dtype=float) for name in _OF_CURVE)
+    title, x_label, y_label = (str(curve[name]) for name in ("title", "x_label", "y_label"))
+    n = np.full(len(x), np.nan)
+    drawn = ObservedCurve(title, x_label, y_label, x, value, error, n, fit)
+    return json_item(curve_plot(drawn.figure(), _HEIGHT))
 
 
 def _source(**columns: Sequence[float | None]) -> ColumnDataSource:

@@ -26,6 +26,7 @@ from bokeh.models import (
     LogAxis,
     LogScale,
     MultiLine,
+    PlainText,
     Plot,
     Range1d,
     Scatter,
@@ -246,6 +247,15 @@ def draw_curves(figures: Figures, place: str, figure: CurveFigure, height: int =
     Arguments:
         height: in pixels.
     """
+    return figures.add(place, curve_plot(figure, height))
+
+
+def curve_plot(figure: CurveFigure, height: int = _CURVE) -> Plot:
+    """Return a figure of a few lines and rows of points, with bars for their errors.
+
+    Arguments:
+        height: in pixels.
+    """
     across, up = DataRange1d(range_padding=0.05), DataRange1d(range_padding=0.08)
     plot = empty_plot(across, up, height, figure.log)
     for one in figure.series:
@@ -268,7 +278,7 @@ def draw_curves(figures: Figures, place: str, figure: CurveFigure, height: int =
     if figure.zero:
         plot.add_layout(zero_line())
     add_axes(plot, figure.x_label, figure.y_label, ticks=5, log=figure.log)
-    return figures.add(place, plot)
+    return plot
 
 
 # --- parts of figures -----------------------------------------------------------------------------
@@ -349,6 +359,9 @@ def add_axes(
 ) -> None:
     """Add axes below and to the left, with small plain labels; without a label only ticks below.
 
+    Labels are never read as formulas, as Bokeh does with a text between two $$: names of columns
+    are those of a user.
+
     Arguments:
         y_label: None where there is no axis to the left.
     """
@@ -362,13 +375,13 @@ def add_axes(
         "major_tick_out": 4,
     }
     kinds: list[type[Axis]] = [LogAxis if one else LinearAxis for one in log]
-    below = kinds[0](axis_label=x_label or None, **style)
+    below = kinds[0](axis_label=PlainText(text=x_label) if x_label else None, **style)
     if not x_label:
         below.major_label_text_font_size = "0px"
     plot.add_layout(below, "below")
     if y_label is None:
         return
-    beside = kinds[1](axis_label=y_label, **style)
+    beside = kinds[1](axis_label=PlainText(text=y_label), **style)
     if not log[1]:
         beside.ticker = BasicTicker(desired_num_ticks=ticks)
     plot.add_layout(beside, "left")

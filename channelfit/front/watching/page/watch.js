@@ -78,14 +78,17 @@ class Chart {
     this.address = null; // of the figure that is shown
   }
 
-  // Shows columns of numbers in the figure at an address, which is loaded where it is not there.
-  async draw(address, columns) {
+  // Shows columns of numbers in the figure at an address, which is loaded where it is not there. A
+  // figure that has its numbers is given none.
+  async draw(address, columns = {}) {
     const data = {};
     for (const [name, values] of Object.entries(columns)) {
       data[name] = Float64Array.from(values, (x) => (x === null ? NaN : x));
     }
     if (this.address !== address) {
+      const turn = this.turn = (this.turn || 0) + 1;
       const item = await ask(page.at + address);
+      if (turn !== this.turn) return; // another figure was chosen in between
       this.holder.replaceChildren();
       const views = await Bokeh.embed.embed_item(item, this.holder.id);
       this.view = views.roots[0];
@@ -94,7 +97,7 @@ class Chart {
       unfocusable(this.holder);
       this.paint();
     }
-    this.fill(data);
+    if (data.x) this.fill(data);
   }
 
   fill(data) {
@@ -213,8 +216,20 @@ function runPage() {
   }
 
   async function drawExperiment() {
-    const one = experiments[Number(find("experiment").value) || 0];
-    await traces.draw("figure/traces", { x: one.time, data: one.data, fit: one.fit });
+    const number = Number(find("experiment").value) || 0;
+    const one = experiments[number];
+    const observed = "x" in one; // points with errors, and not a current by time
+    show(find("traces-form"), !observed || experiments.length > 1);
+    for (const part of document.querySelectorAll(".of-traces")) show(part, !observed);
+    show(find("errors-key"), observed);
+    if (observed) {
+      traces.address = null; // a new fit is a new figure
+      await traces.draw(`figure/data/${number}`);
+      traces.holder.setAttribute("aria-label", "Observed numbers with standard errors, and the fit so far");
+      return;
+    }
+    // recordings come first and share a figure
+    await traces.draw("figure/data/0", { x: one.time, data: one.data, fit: one.fit });
     zoom(); // new data do not end a look at a part of them
     traces.holder.setAttribute("aria-label", `Current by time: data, and the fit so far over them`);
   }
