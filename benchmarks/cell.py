@@ -11,6 +11,17 @@ after set.
 A cable: the shipped axon of the squid in 101 segments, in the same way, with its velocity.
 
     python benchmarks/cell.py [--sets 10000] [--cables 256] [--neuron-sets 3] [--out FOLDER]
+    python benchmarks/cell.py --backend cuda     on a GPU, beside the CPU; writes cell_cuda.json
+
+What a GPU has to do for the speed, counted before it ran. A step of one set is 270 instructions
+in float64 and 21 divisions of ten each (in the PTX that NVRTC makes of the generated text), 480
+together: 2.4e11 for 10,000 sets and 50,000 steps. The 132 multiprocessors of an H200 issue
+1.5e13 a second, so 16 ms where all of them are always busy. They are not: 10,000 threads are 313
+warps, and there are 528 schedulers, so a warp waits for its own results. At four to eight cycles
+an instruction a step takes 2,000 to 4,000 cycles, and 50,000 steps 55 to 110 ms, for 300 sets as
+for 16,000. Bytes: 80 MB of voltages, one every 0.5 ms, cross the bus once, in 10 to 30 ms;
+parameters and stimulus are 2 MB. State is in registers. Of the axon a step moves 111 numbers of a
+segment to or from memory: 0.9 GB for 10,000 sets and 101 segments, 0.2 ms of a step at 4.8 TB/s.
 """
 
 from __future__ import annotations
@@ -26,7 +37,7 @@ from typing import Any
 
 import numpy as np
 import sympy
-from report import Row, as_script, compared, finish
+from report import Row, as_script, compared, finish, missing
 
 from channelfit.cells.cell_file import Cell, load_cell
 from channelfit.cells.membrane import CAPACITANCE, CellChannel, joined
@@ -34,8 +45,9 @@ from channelfit.cells.simulation import CellSimulator
 from channelfit.cells.spikes import velocities
 from channelfit.cells.stimulus import Pulse, Stimulus
 from channelfit.model.model_file import load_model
-from channelfit.scoring.machine.threads import keep_to
-from channelfit.scoring.neuron.mechanisms import compile_mechanism, neuron_hoc
+from channelfit.scoring.machine import gpu
+from channelfit.scoring.machine.threads import keep_to, usable_cores
+from channelfit.scoring.neuron.mechanisms import NeuronUnavailable, compile_mechanism, neuron_hoc
 from channelfit.scoring.neuron.nmodl import Kind, nmodl_names, nmodl_text
 
 ROOT = Path(__file__).parent.parent
@@ -50,8 +62,10 @@ SCHEMES = (
 BAR = 1e-4
 #: Sets that are simulated at once: what their traces take of the memory stays small.
 BATCH = 1024
-#: Seconds that 10,000 sets may take on two cores.
-AIM = 60.0
+#: Seconds that 10,000 sets may take on two cores, and on a GPU.
+AIM, AIM_GPU = 60.0, 1.0
+#: Difference of a GPU from the CPU, over the amplitude: rounding, which spikes enlarge.
+SAME = 1e-8
 
 
 def schemes() -> Cell:
@@ -207,6 +221,15 @@ def cable_accuracy(cell: Cell) -> tuple[float, np.ndarray]:
     return float(error.max()), ours / exact - 1
 
 
+def spread(cell: Cell, n_sets: int) -> np.ndarray:
+    """Parameter sets with a spread of 5 %; that of the capacitance belongs to a cable's shape."""
+    sets = np.repeat(cell.parameters, n_sets, axis=1)
+    names = cell.membrane.model.parameter_names
+    free = [k for k, name in enumerate(names) if cell.cable is None or name != CAPACITANCE]
+    sets[free] *= 1 + 0.05 * np.random.default_rng(0).standard_normal((len(free), n_sets))
+    return sets
+
+
 def cable(n_sets: int, n_neuron: int) -> Iterator[Row]:
     """How exact an axon of many segments is, and how many a core simulates in a second."""
     cell = axon()
@@ -219,11 +242,7 @@ def cable(n_sets: int, n_neuron: int) -> Iterator[Row]:
     yield compared("axon: error of the velocity", slower, "of it", 1e-3, "CVODE")
     coarse, _ = cable_accuracy(replace(cell, step_ms=2 * cell.step_ms))
     yield Row("axon: largest error in steps twice as long", coarse, "of the amplitude")
-    sets = np.repeat(cell.parameters, n_sets, axis=1)
-    names = cell.membrane.model.parameter_names
-    free = [k for k, name in enumerate(names) if name != CAPACITANCE]
-    shape = (len(free), n_sets)
-    sets[free] *= 1 + 0.05 * np.random.default_rng(0).standard_normal(shape)
+    sets = spread(cell, n_sets)
     simulator = CellSimulator(cell.membrane)
     seconds = {}
     for n in (1, n_sets):
@@ -244,8 +263,7 @@ def cable(n_sets: int, n_neuron: int) -> Iterator[Row]:
 def speed(n_sets: int, n_neuron: int) -> Iterator[Row]:
     """Seconds of a core for the sets, ours and NEURON's."""
     cell = replace(squid(500.0), sampling_ms=0.5)
-    sets = np.repeat(cell.parameters, n_sets, axis=1)
-    sets *= 1 + 0.05 * np.random.default_rng(0).standard_normal(sets.shape)
+    sets = spread(cell, n_sets)
     simulator = CellSimulator(cell.membrane)
     simulator.simulate(replace(cell, duration_ms=1.0), sets[:, :16])  # compiles
     failed, fired = 0, 0
@@ -270,15 +288,66 @@ def speed(n_sets: int, n_neuron: int) -> Iterator[Row]:
         yield Row(f"error of {name} steps after 500 ms", error, "of the amplitude")
 
 
+def on_gpu(n_sets: int, n_neuron: int) -> Iterator[Row]:
+    """Seconds of a GPU for the sets of a cell, and of an axon, beside the CPU and NEURON.
+
+    All are seconds of the clock, from parameters to voltages on the host; 10,000 of the CPU and
+    of NEURON are reckoned from fewer.
+    """
+    for name, cell in (("squid", replace(squid(500.0), sampling_ms=0.5)), ("axon", axon())):
+        sets, few = spread(cell, n_sets), min(n_sets, 256)
+        run, ours = (CellSimulator(cell.membrane, backend) for backend in ("cuda", "cpu"))
+        (trace, status), _ = timed(run, cell, sets)  # compiles
+        seconds = [timed(run, cell, sets)[1] for _ in range(3)]
+        (found, _), _ = timed(ours, cell, sets[:, :few])
+        _, spent = timed(ours, cell, sets[:, :few])
+        amplitude = np.ptp(found[0], axis=1)
+        apart = np.nanmax(np.abs(trace[0, ..., :few] - found[0]).max(axis=1) / amplitude)
+        fired, failed = int((trace[0, 0].max(axis=0) > 0).sum()), int((status != 0).sum())
+        note = f"{n_sets:,} sets, {cell.duration_ms:g} ms; {fired:,} fired, {failed:,} failed"
+        took = min(seconds) / n_sets * 1e4
+        yield compared(
+            f"{name}: largest difference from the CPU", float(apart), "of the amplitude", SAME
+        )
+        if cell.cable is None:
+            yield compared("squid: seconds for 10,000 sets", took, "s", AIM_GPU, note)
+        cores = f"{usable_cores()} cores, from {few} sets"
+        yield compared(f"{name}: seconds beside the CPU", took, "s", spent / few * 1e4, cores)
+        try:
+            neuron = NeuronCell(cell, cell.step_ms)
+            theirs = min(neuron.seconds() for _ in range(n_neuron)) * 1e4
+            yield compared(f"{name}: seconds beside NEURON", took, "s", theirs, "one core; " + note)
+        except NeuronUnavailable as error:
+            yield missing(f"{name}: seconds beside NEURON", "s", str(error))
+        last = replace(cell, sampling_ms=cell.duration_ms)
+        quiet = min(timed(run, last, sets)[1] for _ in range(3)) / n_sets * 1e4
+        yield Row(f"{name}: seconds with two samples", quiet, "s", note="hardly any copy")
+        alone = min(timed(run, cell, sets[:, :1])[1] for _ in range(3))
+        yield Row(f"{name}: seconds of one set alone", alone, "s")
+
+
+def timed(simulator: CellSimulator, cell: Cell, sets: np.ndarray) -> tuple[Any, float]:
+    """The result of a simulation and its seconds."""
+    begin = time.perf_counter()
+    found = simulator.simulate(cell, sets)
+    return found, time.perf_counter() - begin
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=10_000)
     parser.add_argument("--cables", type=int, default=256, help="sets of the axon")
     parser.add_argument("--neuron-sets", type=int, default=3)
+    parser.add_argument("--backend", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--cores", type=int, default=0, help="cores to use; 0 for all")
     parser.add_argument("--out", type=Path, help="folder of the results")
     options = parser.parse_args(arguments)
     keep_to(options.cores)
+    if options.backend == "cuda":
+        rows = list(on_gpu(options.sets, options.neuron_sets))
+        title = "Cells with fitted channels on a GPU"
+        finish("cell_cuda", title, rows, gpu.device().name, options.out)
+        return
     rows = [accuracy(squid(50.0)), accuracy(schemes())]
     rows += speed(options.sets, options.neuron_sets)
     rows += cable(options.cables, options.neuron_sets)

@@ -33,6 +33,9 @@ BACK = 4
 class CellSource(LaneChannel):
     """The generated kernel of one membrane.
 
+    Arguments:
+        lanes: parameter sets in a block; 0 for as many as a processor computes best.
+
     Attributes:
         text: the source; its function is runCells.
         lanes: parameter sets in a block.
@@ -44,8 +47,9 @@ class CellSource(LaneChannel):
     #: What the steps of the occupancies are given of the formula.
     weights = "h"
 
-    def __init__(self, membrane: Membrane) -> None:
+    def __init__(self, membrane: Membrane, lanes: int = 0) -> None:
         super().__init__(with_voltage_inlined(membrane.model), "float64")
+        self.lanes = lanes or self.lanes
         self.membrane = membrane
         self.n_currents = len(membrane.channels)
         self.text = self._module()
@@ -59,7 +63,7 @@ class CellSource(LaneChannel):
         super().load_parameters(expressions)
 
     def _module(self) -> str:
-        self.header("a cell", "exp, exprel, exprel_slope, tanh")
+        self.header("a cell", "exp, exprel, exprel_slope, inline, tanh")
         self.write_rates()
         for k in range(len(self.model.chains)):
             self.write_steady_state(k)
@@ -165,6 +169,7 @@ class CellSource(LaneChannel):
     def _write_run(self) -> None:
         """Write runCells: all sweeps of blocks first .. last - 1."""
         w, L = self.w, self.lanes
+        self._write_advance()
         with self.function(
             "runCells(parameters, first, last, stimulus, settled, h, every, start, trace,"
             " status_out)",
@@ -216,23 +221,31 @@ class CellSource(LaneChannel):
             with self.over_lanes():
                 w(f"a{j}[l] = a[l]", f"b{j}[l] = b[l]")
 
+    def _write_advance(self) -> None:
+        """Write advance: the voltage a step on, and a and b of the steps before it."""
+        w = self.w
+        lines = ", ".join(f"{x}{j or ''}" for x in "ab" for j in range(BACK))
+        head = f"advance(v, theta, {lines}, pushed, h)"
+        w("", "", "@inline")
+        with self.function(head, "The voltage, mV, a step on; a and b become those of the past."):
+            with self.over_lanes():
+                w(f"push = pushed/{self.at('theta', self.membrane.row(CAPACITANCE))}")
+                for x in "ab":
+                    w(f"s{x} = (55.0*{x}[l] - 59.0*{x}1[l] + 37.0*{x}2[l] - 9.0*{x}3[l])/24.0")
+                past = "3.0*(b1[l] + push) - (b2[l] + push)"
+                turn = f"a[l]*({past}) - (3.0*a1[l] - a2[l])*(b[l] + push)"
+                w(f"sb = sb + push + h/12.0*({turn})")
+                w("v[l] = v[l] + h*exprel(h*sa)*(sa*v[l] + sb)")
+                for x in "ab":
+                    w(f"{x}3[l] = {x}2[l]", f"{x}2[l] = {x}1[l]", f"{x}1[l] = {x}[l]")
+
     def _advance(self) -> None:
         """Write one step: the voltage first, then the occupancies at it."""
-        w = self.w
-        w("pushed = stimulus[sweep, n]")
-        with self.over_lanes():
-            w(f"push = pushed/{self.at('theta', self.membrane.row(CAPACITANCE))}")
-            for x in "ab":
-                w(f"s{x} = (55.0*{x}[l] - 59.0*{x}1[l] + 37.0*{x}2[l] - 9.0*{x}3[l])/24.0")
-            past = "3.0*(b1[l] + push) - (b2[l] + push)"
-            turn = f"a[l]*({past}) - (3.0*a1[l] - a2[l])*(b[l] + push)"
-            w(f"sb = sb + push + h/12.0*({turn})")
-            w("v[l] = v[l] + h*exprel(h*sa)*(sa*v[l] + sb)")
-            for x in "ab":
-                w(f"{x}3[l] = {x}2[l]", f"{x}2[l] = {x}1[l]", f"{x}1[l] = {x}[l]")
-        w("createQmat(v, theta, q, status)")
-        w(*(f"step{k}(q, x, x1, x2, x3, h)" for k in range(len(self.model.chains))))
-        w("flow(v, theta, x, a, b, currents)")
+        lines = ", ".join(f"{x}{j or ''}" for x in "ab" for j in range(BACK))
+        self.w(f"advance(v, theta, {lines}, stimulus[sweep, n], h)")
+        self.w("createQmat(v, theta, q, status)")
+        self.w(*(f"step{k}(q, x, x1, x2, x3, h)" for k in range(len(self.model.chains))))
+        self.w("flow(v, theta, x, a, b, currents)")
 
     def _record(self, sample: str, condition: str) -> None:
         """Write a sample of the voltage and, where there is room for them, of the currents."""

@@ -72,6 +72,7 @@ class CellResult:
         control: the cell as the file has it.
         changed: with other scales of channels; None where none was asked for.
         scales: these, by channel.
+        backend: what has computed it, cpu or cuda.
         step_error: mV, the largest difference of the first set from half the step.
         segment_error: mV, the same from three times as many segments; 0 of one compartment.
     """
@@ -81,6 +82,7 @@ class CellResult:
     control: CellRun
     changed: CellRun | None = None
     scales: Mapping[str, float] = field(default_factory=dict)
+    backend: str = "cpu"
     step_error: float = 0.0
     segment_error: float = 0.0
 
@@ -145,7 +147,10 @@ class CellResult:
 
 
 def simulate_cell(
-    cell: Cell, scales: Mapping[str, float] | None = None, currents: bool = False
+    cell: Cell,
+    scales: Mapping[str, float] | None = None,
+    currents: bool = False,
+    backend: str = "cpu",
 ) -> CellResult:
     """Simulate all parameter sets of a cell, and again with the currents of channels scaled.
 
@@ -153,23 +158,26 @@ def simulate_cell(
         scales: factors by channel; 0 knocks it out.
         currents: whether the currents of channels are kept: those under the cell's own potential,
             which an action-potential clamp measures.
+        backend: as of `CellSimulator`.
 
-    Raises InputError: a channel that is not there, currents of a cable, too little memory, or no
-    set with a finite voltage.
+    Raises InputError: a channel that is not there, currents of a cable, a backend that cannot run
+    here, too little memory, or no set with a finite voltage.
     """
     if currents and cell.cable is not None:
         what = "they differ along a cable, and are kept of one compartment alone"
         raise InputError(what, key="currents")
     parameters = cell.parameters
     changed = cell.membrane.scaled(parameters, scales or {})
-    simulator = CellSimulator(cell.membrane)
+    simulator = CellSimulator(cell.membrane, backend)
     control = _run(simulator, cell, parameters, currents)
     errors = simulator.errors(cell, parameters[:, :1], control.trace[0, ..., 0])
     if not scales:
-        return CellResult(cell, parameters, control, None, {}, *errors)
+        return CellResult(cell, parameters, control, None, {}, simulator.backend, *errors)
     other = _run(simulator, cell, changed, currents)
     others = simulator.errors(cell, changed[:, :1], other.trace[0, ..., 0])
-    return CellResult(cell, parameters, control, other, dict(scales), *map(max, errors, others))
+    worst = map(max, errors, others)
+    runs = control, other, dict(scales)
+    return CellResult(cell, parameters, *runs, simulator.backend, *worst)
 
 
 def _run(simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents: bool) -> CellRun:

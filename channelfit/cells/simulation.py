@@ -11,24 +11,41 @@ import numpy as np
 from channelfit.cells.cable import Cable, step_edges, weights
 from channelfit.cells.cable_kernel import CableSource
 from channelfit.cells.cell_file import Cell
+from channelfit.cells.cuda import CellOnGpu
 from channelfit.cells.kernel import CellSource
 from channelfit.cells.membrane import CAPACITANCE, Membrane
 from channelfit.problem.statuses import NOT_FINITE, OK
+from channelfit.reading.errors import InputError
 from channelfit.reading.memory import check
 from channelfit.scoring.cpu import shared_kernel
+from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.machine.threads import usable_cores
 
+#: What computes voltages; auto is cuda where there is a GPU that can be used.
+BACKENDS = ("auto", "cpu", "cuda")
+
 
 class CellSimulator:
-    """Simulates a membrane on all cores; its kernel is compiled when it is first used.
+    """Simulates a membrane; its kernel is compiled when it is first used.
+
+    Arguments:
+        backend: "cpu", all cores, or "cuda"; "auto" is cuda where there is a GPU.
 
     Attributes:
-        source, cable_source: the kernels' texts, of one compartment and of a cable.
+        source, cable_source: the CPU's texts, of one compartment and of a cable.
+
+    Raises: InputError for another backend, or where there is no GPU that can be used.
     """
 
-    def __init__(self, membrane: Membrane) -> None:
-        self.membrane = membrane
+    def __init__(self, membrane: Membrane, backend: str = "cpu") -> None:
+        self.membrane, self.backend = membrane, backend
+        if backend not in BACKENDS:
+            raise InputError(f'backend "{backend}" is not one of {", ".join(BACKENDS)}')
+        if backend == "auto":
+            self.backend = "cuda" if gpu.is_available() else "cpu"
+        if self.backend == "cuda":
+            self._on_gpu = CellOnGpu(membrane)
 
     @cached_property
     def source(self) -> CellSource:
@@ -69,10 +86,15 @@ class CellSimulator:
         else:
             name, source = "runCable", self.cable_source
             arguments = _along(cell, cell.cable, grid, n_settle, every)
-        arguments += [cell.initial_mV, trace, status]
         parameters = np.ascontiguousarray(parameters, dtype=float)
-        run = generated(source.text, name)
-        shared_kernel(run, parameters, arguments, source.lanes, usable_cores())
+        arguments.append(cell.initial_mV)
+        if self.backend == "cuda":
+            segments = 0 if cell.cable is None else cell.cable.segments
+            self._on_gpu.run(name, parameters, arguments, segments, trace, status)
+        else:
+            arguments += [trace, status]
+            run = generated(source.text, name)
+            shared_kernel(run, parameters, arguments, source.lanes, usable_cores())
         status[(status == OK) & ~np.isfinite(trace).all(axis=(0, 1, 2))] = NOT_FINITE
         trace[..., status != OK] = np.nan
         return trace, status

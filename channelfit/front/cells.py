@@ -65,6 +65,7 @@ class CellSimulation:
             "sets": cell.n_sets,
             "sweeps": cell.stimulus.n_sweeps,
             "scales": found.scales,
+            "backend": found.backend,
             "band_percent": [BAND[0], BAND[-1]],
             "step_ms": cell.step_ms,
             "step_error_mV": found.step_error,
@@ -184,6 +185,7 @@ def cell(
     knock_out: str | Sequence[str] = (),
     scale: Mapping[str, float] | None = None,
     currents: bool = False,
+    backend: str = "auto",
     progress: bool | None = None,
 ) -> CellSimulation:
     """Simulate a cell with fitted channels under current clamp, for all sets of their parameters.
@@ -198,6 +200,7 @@ def cell(
             such as ``{"k": 0.5}`` where a drug blocks half of a current.
         currents: whether the currents of all channels are kept: those under the cell's own
             potential, which an action-potential clamp measures.
+        backend: what computes: "auto", "cpu" or "cuda". auto takes a GPU if there is one.
         progress: whether to show the work; None shows it in notebooks and on terminals.
 
     Returns: a `CellSimulation`: voltages, measures of action potentials, and their bands.
@@ -234,17 +237,17 @@ def cell(
     knocked = [knock_out] if isinstance(knock_out, str) else knock_out
     scales = factors(knocked, scale or {})
     with screen_for(read.name, progress) as screen:
-        return simulated(read, scales, currents, screen)
+        return simulated(read, scales, currents, backend, screen)
 
 
 def simulated(
-    cell: Cell, scales: Mapping[str, float], currents: bool, screen: SearchScreen
+    cell: Cell, scales: Mapping[str, float], currents: bool, backend: str, screen: SearchScreen
 ) -> CellSimulation:
     """Simulate a cell, and show on a screen what is done and what looks wrong."""
     with compilations_shown(screen):
         screen.warn(cell.cautions)
         screen.begin(f"simulating {cell.n_sets:,} parameter sets")
-        return CellSimulation(simulate_cell(cell, scales, currents))
+        return CellSimulation(simulate_cell(cell, scales, currents, backend))
 
 
 def factors(knock_out: Sequence[str], scale: Mapping[str, Any]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from channelfit.cells.spikes import measures
 from channelfit.cells.stimulus import Pulse, Stimulus
 from channelfit.front.main import main
 from channelfit.model.model_file import load_model
-from support.cell_reference import reference
+from support.cell_reference import bent, reference
 from support.places import ROOT
 
 SQUID = ROOT / "models" / "cells" / "squid.yaml"
@@ -206,25 +206,7 @@ def test_neuron_gives_the_same_voltages() -> None:
 
 
 def test_currents_that_rectify_against_the_reference(tmp_path: Path) -> None:
-    """A permeability, whose current bends, beside a rectification with a kink and a definition."""
-    (tmp_path / "ca.yaml").write_text(
-        "temperature: 34 degC\ngates:\n  m: {power: 2, inf: 1/(1 + exp(-(v + 30)/6)), tau: '1'}\n"
-        "current: {permeability: p, ion: {valence: 2, inside: 100 nM, outside: 2 mM}}\n"
-        "parameters: {p: {range: [0.1, 1000], unit: um3/ms, value: 300}}\n"
-    )
-    (tmp_path / "kir.yaml").write_text(
-        "gates:\n  n: {inf: 1/(1 + exp(-(v + 60)/9)), tau: '2'}\ndefinitions: {u: (v + 80)/10}\n"
-        "current: {conductance: g, reversal: -80 mV,\n"
-        "  rectification: '1/(1 + exp(u)) + max(0, u)/50'}\n"
-        "parameters: {g: {range: [0.1, 1000], unit: nS, value: 30}}\n"
-    )
-    channels = [CellChannel(name, load_model(tmp_path / f"{name}.yaml")) for name in ("ca", "kir")]
-    cell = Cell(
-        "bent",
-        joined("bent", channels, 20.0, (1.0, -60.0)),
-        Stimulus((Pulse((300.0,), 0.5, 2.0),)),
-        *(-75.0, 0.0, 3.0, 0.01, 0.1),
-    )
+    cell = bent(tmp_path)
     found, true = voltage(cell)[..., 0], reference(cell, cell.membrane.values())
     assert np.ptp(true) > 40
     assert np.abs(found - true).max() < 5e-5 * np.ptp(true)

@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from scipy.integrate import solve_ivp
 
 from channelfit.cells.cell_file import Cell
-from channelfit.cells.membrane import CAPACITANCE
+from channelfit.cells.membrane import CAPACITANCE, CellChannel, joined
+from channelfit.cells.stimulus import Pulse, Stimulus
+from channelfit.model.model_file import load_model
 from channelfit.scoring.reference import Population
 
 #: Relative tolerance.
 _TOLERANCE = 1e-10
+
+
+def bent(folder: Path) -> Cell:
+    """A cell of a permeability and a rectification with a kink and a definition, for 3 ms."""
+    (folder / "ca.yaml").write_text(
+        "temperature: 34 degC\ngates:\n  m: {power: 2, inf: 1/(1 + exp(-(v + 30)/6)), tau: '1'}\n"
+        "current: {permeability: p, ion: {valence: 2, inside: 100 nM, outside: 2 mM}}\n"
+        "parameters: {p: {range: [0.1, 1000], unit: um3/ms, value: 300}}\n"
+    )
+    (folder / "kir.yaml").write_text(
+        "gates:\n  n: {inf: 1/(1 + exp(-(v + 60)/9)), tau: '2'}\ndefinitions: {u: (v + 80)/10}\n"
+        "current: {conductance: g, reversal: -80 mV,\n"
+        "  rectification: '1/(1 + exp(u)) + max(0, u)/50'}\n"
+        "parameters: {g: {range: [0.1, 1000], unit: nS, value: 30}}\n"
+    )
+    channels = [CellChannel(name, load_model(folder / f"{name}.yaml")) for name in ("ca", "kir")]
+    return Cell(
+        "bent",
+        joined("bent", channels, 20.0, (1.0, -60.0)),
+        Stimulus((Pulse((300.0,), 0.5, 2.0),)),
+        *(-75.0, 0.0, 3.0, 0.01, 0.1),
+    )
 
 
 def reference(cell: Cell, values: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ def cell(options: CellOptions) -> None:
         scales = factors(options.knock_out, dict(map(_scale, pairs_in(options.scale, "--scale"))))
         read = load_cell(options.file, options.overrides)
         with lines.screen(read.name, options.quiet) as screen:
-            found = simulated(read, scales, options.currents, screen)
+            found = simulated(read, scales, options.currents, options.backend, screen)
         files = found.save(options.out or ".")
         all_is_done()
         lines.result(files[0].parent, files, found.summary)

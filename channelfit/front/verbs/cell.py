@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from channelfit.front.options import (
+    choice,
     command,
     file_path,
     json_option,
@@ -65,6 +66,9 @@ class CellOptions:
         is_flag=True,
         help="Keep the currents of all channels under the cell's own potential, which an "
         "action-potential clamp measures.",
+    )
+    backend: str = choice(
+        "--backend", ["auto", "cpu", "cuda"], "What computes the voltages.", default="auto"
     )
     overrides: tuple[str, ...] = set_option()
     quiet: bool = quiet_option("the paths of the files")

@@ -47,6 +47,8 @@ class LaneWriter:
     def at(self, name: str, row: int | str) -> str:
         """Return this lane's element in a row of a flat array; a row given as text is computed."""
         if isinstance(row, int):
+            if self.lanes == 1:
+                return f"{name}[{row}]"
             return f"{name}[{row * self.lanes} + l]" if row else f"{name}[l]"
         return f"{name}[({row})*{self.lanes} + l]"
 
