@@ -138,10 +138,13 @@ def fault_of(e: Experiment) -> str:
             "a clamp, a delay or a filter changes fluctuations in a way that this likelihood does "
             "not know; leave it out"
         )
-    if not all(segment.is_constant for sweep in e.protocol.sweeps for segment in sweep):
+    commanded = e.protocol.sweeps, *(ligand.targets for ligand in e.protocol.ligands)
+    held = all(segment.is_constant for sweeps in commanded for sweep in sweeps for segment in sweep)
+    if not held or any(ligand.exchange_ms > 0 for ligand in e.protocol.ligands):
         return (
-            "the likelihood of channel noise is that of held voltages, and the protocol has ramps, "
-            "sines or a recorded command; fit steps alone"
+            "the likelihood of channel noise is that of held voltages and concentrations, and the "
+            "protocol has ramps, sines, a recorded command or an exchange of solutions; fit steps "
+            "alone"
         )
     weights = np.ones(1) if e.recording is None else np.unique(e.recording.weight * e.weight)
     other = weights[~np.isin(weights, (0.0, 1.0))]

@@ -27,7 +27,7 @@ import sympy
 from channelfit.model.graphs import narrow_order
 from channelfit.problem.channel_noise import leak_of, one_scheme
 from channelfit.problem.experiment import Experiment, Group, Problem, mean_square, n_scored
-from channelfit.problem.run_tree import courses
+from channelfit.problem.run_tree import Level, courses
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError
 from channelfit.scoring.kernels.kalman import filterTables, kalmanFilter, quantityTables
@@ -154,14 +154,14 @@ class _Layout:
     """The samples of some experiments in the order of the filter; see `kalman`.
 
     Attributes:
-        voltages: (n_voltages,) mV.
+        levels: (n_voltages,) mV, or with ligands (n_voltages, 1 + n_ligands) mV and mM.
         tables: which of them each start has (n_starts,), and each propagator (n_tables,); and the
             time of each propagator (n_tables,) ms.
         courses, moves, data: as the filter takes them.
         places: for each experiment (n_sweeps, n_times_max), where its samples are; -1 for none.
     """
 
-    voltages: np.ndarray
+    levels: np.ndarray
     tables: tuple[np.ndarray, np.ndarray, np.ndarray]
     courses: np.ndarray
     moves: np.ndarray
@@ -169,14 +169,15 @@ class _Layout:
     places: tuple[np.ndarray, ...]
 
 
-def _layout(experiments: tuple[Experiment, ...], whole: bool) -> _Layout:
+def _layout(problem: Problem, whole: bool) -> _Layout:
     """Lay out the samples of experiments: those of weight 0 are passed, and do not count.
 
     Arguments:
         whole: whether all samples have a place; else a stretch of those that do not count is one
             move, and what follows the last that counts is left out.
     """
-    voltages: dict[float, int] = {}
+    ligands = problem.model.ligands
+    levels: dict[Level, int] = {}
     tables: dict[tuple[int, float], int] = {}
     starts: dict[int, int] = {}
     ranges: list[tuple[int, int, int]] = []
@@ -184,14 +185,14 @@ def _layout(experiments: tuple[Experiment, ...], whole: bool) -> _Layout:
     data: list[np.ndarray] = [np.empty(0)]
     places: list[np.ndarray] = []
     n_moves = n_data = 0
-    for e in experiments:
+    for e in problem.experiments:
         recording = e.recording if e.weight > 0 else None
         place = np.full((e.protocol.n_sweeps, e.protocol.n_times_max), -1, np.int64)
-        holding = voltages.setdefault(e.protocol.holding_mV, len(voltages))
-        for _, course in courses(e.protocol, None):
+        for start, course in courses(e.protocol, None, ligands=ligands):
+            holding = levels.setdefault(start, len(levels))
             begin, first = n_moves, len(moves)
             for sweep, run in course:
-                at = voltages.setdefault(run.level[0], len(voltages))
+                at = levels.setdefault(run.level, len(levels))
                 counts, y = np.zeros(run.n, bool), np.zeros(run.n)
                 here = slice(run.samples.start, run.samples.stop)
                 if run.samples and recording is not None:
@@ -219,7 +220,7 @@ def _layout(experiments: tuple[Experiment, ...], whole: bool) -> _Layout:
         places.append(place)
     pairs = np.array(list(tables), float).reshape(-1, 2)
     return _Layout(
-        np.array(list(voltages)),
+        np.array(list(levels))[:, slice(None) if ligands else 0],
         (np.array(list(starts), np.int64), pairs[:, 0].astype(np.int64), pairs[:, 1].copy()),
         np.array(ranges, np.int64).reshape(-1, 3),
         np.concatenate(moves),
@@ -257,7 +258,7 @@ class _Part:
     @cached_property
     def scored(self) -> _Layout:
         """The samples that count, as the filter passes them."""
-        return _layout(self.group.problem.experiments, whole=False)
+        return _layout(self.group.problem, whole=False)
 
     @contextmanager
     def walk(self, differentiated: bool) -> Iterator[_Walk]:
@@ -274,7 +275,7 @@ class _Part:
 
     def predicted(self, theta: np.ndarray, given_past: bool) -> list[np.ndarray]:
         """Return `NoiseScorer.predicted` of these experiments."""
-        layout = _layout(self.group.problem.experiments, whole=True)
+        layout = _layout(self.group.problem, whole=True)
         out = np.full((len(layout.data), 2), np.nan)
         if _Walk(self, layout, False).filter(theta, out, given_past) != OK:
             out[:] = np.nan
@@ -287,7 +288,7 @@ class _Walk:
 
     def __init__(self, part: _Part, layout: _Layout, differentiated: bool) -> None:
         self.layout, source = layout, part.source
-        n, n_rates, n_voltages = len(part.chain.states), part.n_rates, len(layout.voltages)
+        n, n_rates, n_voltages = len(part.chain.states), part.n_rates, len(layout.levels)
         n_starts, n_tables = len(layout.tables[0]), len(layout.tables[1])
         self.create_rates = generated(source.text, "createRates")
         self.partials = np.array(source.partials, np.int64).reshape(-1, 2)
@@ -323,17 +324,17 @@ class _Walk:
             predicted, given_past: what `kalmanFilter` fills, and as of `NoiseScorer.predicted`.
         """
         layout, flags = self.layout, np.zeros(2, np.int64)
-        self.create_rates(layout.voltages, theta, self.rate, self.slope)
+        self.create_rates(layout.levels, theta, self.rate, self.slope)
         quantityTables(self.quantity_rows, self.rate, self.slope, self.partials, self.quantities)
         n_rates, n_partials = len(self.least), self.n_partials
         kinetic = self.rate[:n_rates], self.slope[:n_partials], self.partials[:n_partials]
-        boundRates(*kinetic, self.least, len(layout.voltages), flags)
+        boundRates(*kinetic, self.least, len(layout.levels), flags)
         good = bool(np.isfinite(self.quantities).all()) and self.quantities[2, 0, 0] > 0
         if flags[0] or not good:
             return NOT_FINITE
         if flags[1]:
             return NEGATIVE_RATE
-        byVoltage(*kinetic, len(layout.voltages), self.by_voltage, self.slopes)
+        byVoltage(*kinetic, len(layout.levels), self.by_voltage, self.slopes)
         by_voltage = self.by_voltage, self.slopes
         filterTables(*by_voltage, *layout.tables, self.transitions, *self.states, *self.scratch)
         moves = layout.moves if given_past else layout.moves * [1, 1, 1, 0]  # none counts

@@ -241,7 +241,10 @@ def make_scorer(
     backend = chosen_backend(backend, dtype)
     if path not in PATHS:
         raise InputError(f'path "{path}" is not one of {", ".join(PATHS)}')
-    _refuse_ligands(problem)
+    if any(e.clamp is not None for e in problem.experiments):
+        problem.model.refuse_ligands(
+            "a clamp that is not ideal, and a low-pass filter, serve the voltage alone"
+        )
     if problem.noise is not None:
         if backend != "cpu":
             raise InputError(
@@ -269,25 +272,6 @@ def make_scorer(
         return scorers[0]
     grouped: ChannelScorer = _class(*_GROUPED)(problem, scorers)
     return grouped
-
-
-def _refuse_ligands(problem: Problem) -> None:
-    """Raise InputError for what does not compute with concentrations that are commanded."""
-    if not problem.model.ligands:
-        return
-    ligands = ", ".join(problem.model.ligands)
-    if any(e.clamp is not None for e in problem.experiments):
-        raise InputError(
-            "a clamp that is not ideal, and a low-pass filter, do not serve a concentration "
-            f"({ligands}); leave the clamp and the filter out",
-            key="ligands",
-        )
-    if problem.noise is not None:
-        raise InputError(
-            f"the likelihood of channel noise does not serve a concentration ({ligands}); leave "
-            "`channels` out of `noise`",
-            key="ligands",
-        )
 
 
 def _class(module: str, name: str) -> Any:

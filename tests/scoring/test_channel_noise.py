@@ -354,5 +354,45 @@ def test_other_backends_ramps_and_weights_are_refused(tmp_path):
     for backend, dtype in (("reference", "float64"), ("cpu", "float32")):
         with pytest.raises(InputError, match="the likelihood of channel noise is computed"):
             make_scorer(plan, backend, dtype)
-    with pytest.raises(InputError, match="ramps, sines or a recorded command"):
+    with pytest.raises(InputError, match="ramps, sines, a recorded command or an exchange"):
         _plan(tmp_path, _TWO, _REST.replace("{hold: 400}", "{ramp: [0, 50], for: 100}"))
+
+
+def test_a_concentration_acts_as_a_rate_that_changes_at_the_same_times(tmp_path):
+    """Once as a ligand, and once as a rate of the voltage with which it changes."""
+    scheme = """
+name: block
+states: [C, O, B]
+rates: {C -> O: a, O -> C: 0.2*exp(-0.01*v), O -> B: kon*DRUG, B -> O: 0.1}
+current: {open: [O], conductance: N*gamma, reversal: -80 mV}
+parameters:
+  a: {range: [0.001, 10], unit: 1/ms, value: 0.4}
+  kon: {range: [0.1, 100], value: 2}
+  N: {range: [1, 1.0e+5], value: 500}
+  gamma: {range: [1, 100], unit: pS, value: 20}
+  sigma: {range: [0.1, 100], unit: pA, value: 2}
+fit: {protocols: [steps.yaml], surrogate: {seed: 1}, noise: {channels: N, instrument: sigma}}
+"""
+    steps = """
+name: steps
+holding: -100
+sampling: 0.5
+segments: [{hold: 2}, {step: {values: [-40, 40]}, for: 9.3}, {step: -60, for: 6}]
+"""
+    dissolved = """
+ligands:
+  drug: {holding: 0.1 mM, segments: [{hold: 2}, {step: 0.5 mM, for: 9.3}, {hold: 6}]}
+"""
+    bound = scheme.replace("DRUG", "drug").replace("states", "ligands: [drug]\nstates")
+    one = _plan(tmp_path, bound, steps + dissolved)
+    other = _plan(tmp_path, scheme.replace("DRUG", "(0.5 if abs(v) == 40 else 0.1)"), steps)
+    at = one.problem.model.values()[:, None] * np.array([1.0, 1.2, 0.8])
+    data = one.problem.experiments[0].recording
+    (e,) = other.problem.experiments
+    same = replace(other.problem, experiments=(replace(e, recording=data),))
+    found, truth = (NoiseScorer(p).linearize(at) for p in (one.problem, same))
+    for name, values in vars(truth).items():
+        np.testing.assert_allclose(getattr(found, name), values, rtol=1e-11)
+    exchanged = dissolved.replace("holding", "exchange: 1 ms, holding")
+    with pytest.raises(InputError, match="an exchange of solutions"):
+        _plan(tmp_path, bound, steps + exchanged)

@@ -43,8 +43,8 @@ class TangentSource:
 
     Attributes:
         text: the source; `createRates` and `createGains`.
-        commanded: the names of what the results depend on beside parameters: given expressions are
-            drives, of the voltage alone.
+        commanded: the names of what the results depend on beside parameters: all, or of given
+            expressions without a concentration the voltage alone.
         rates: distinct rate expressions, which several transitions may share; or the given
             expressions.
         least: (n_rates,) the lower bound of each, 1/ms: below 0 where it may be negative.
@@ -55,7 +55,9 @@ class TangentSource:
 
     def __init__(self, model: ChannelModel, expressions: Sequence[sympy.Expr] = ()) -> None:
         self.model = model
-        self.commanded = model.commanded if not expressions else model.commanded[:1]
+        names = model.names_behind(*(s.name for e in expressions for s in e.free_symbols))
+        dissolved = not expressions or names & set(model.ligands)
+        self.commanded = model.commanded if dissolved else model.commanded[:1]
         self.rates = list(dict.fromkeys(expressions))
         for chain in () if expressions else model.chains:
             self.rates += [t.rate for t in chain.transitions if t.rate not in self.rates]
