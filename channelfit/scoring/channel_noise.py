@@ -26,7 +26,7 @@ import sympy
 
 from channelfit.model.graphs import narrow_order
 from channelfit.problem.channel_noise import leak_of, one_scheme
-from channelfit.problem.experiment import Experiment, Group, Problem, mean_square, n_scored
+from channelfit.problem.experiment import Group, Problem, mean_square, n_scored
 from channelfit.problem.run_tree import Level, courses
 from channelfit.problem.statuses import NEGATIVE_RATE, NOT_FINITE, OK
 from channelfit.reading.errors import InputError

@@ -55,8 +55,8 @@ class TangentSource:
 
     def __init__(self, model: ChannelModel, expressions: Sequence[sympy.Expr] = ()) -> None:
         self.model = model
-        names = model.names_behind(*(s.name for e in expressions for s in e.free_symbols))
-        dissolved = not expressions or names & set(model.ligands)
+        used = model.names_behind(*(s.name for e in expressions for s in e.free_symbols))
+        dissolved = not expressions or used & set(model.ligands)
         self.commanded = model.commanded if dissolved else model.commanded[:1]
         self.rates = list(dict.fromkeys(expressions))
         for chain in () if expressions else model.chains:
