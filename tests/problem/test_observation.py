@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,13 @@ from click.testing import CliRunner
 from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.front.main import main
 from channelfit.front.watching.traces import compute, observed_figure
+from channelfit.problem.observation import as_recording
 from channelfit.reading.documents import dump_yaml
 from channelfit.reading.errors import InputError
+from channelfit.search.choose import OPTIMIZERS
+from channelfit.search.least_squares import refine
+from channelfit.search.loop import StopRules, optimize
+from channelfit.search.plan import FitPlan
 from support.model_texts import PLAIN
 
 PROTOCOL = {
@@ -233,3 +239,55 @@ def test_a_fit_of_observations_from_the_command_line(tmp_path: Path) -> None:
     again = load_plan(tmp_path / "run" / "fit.yaml")
     cost = make_scorer(again, "cpu").score(again.problem.values()[:, None]).cost[0]
     assert cost == pytest.approx(summary["cost"], rel=1e-9)
+
+
+#: Generations and population with which an optimizer comes near the lowest cost.
+NEAR = {
+    "genetic": (150, 200),
+    "swarm": (120, 60),
+    "ring": (150, 60),
+    "groups": (150, 64),
+    "differential": (60, 30),
+    "cma": (60, 24),
+}
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory) -> tuple[FitPlan, float]:
+    """A fit to numbers with noise, and the lowest cost by least squares from the true values."""
+    folder = tmp_path_factory.mktemp("noisy")
+    rise = {"measure": "rise", "fractions": 0.5, "unit": "ms"}
+    rows = [PEAK, PEAK | rise, PEAK | {"window": {"segment": 3}}]
+    plan = load_plan(written(folder, *rows))
+    true = plan.problem.values()[:, None]
+    predicted = make_scorer(plan, "cpu").simulate(true)[0][:, :, 0]
+    (experiment,) = plan.problem.experiments
+    draw, found = np.random.default_rng(3), []
+    for o, own in zip(experiment.observations, predicted, strict=True):
+        error = 0.02 * np.abs(own / o.scale).max() * np.ones(5)
+        value = own / o.scale + error * draw.standard_normal(5)
+        found.append(replace(o, value=value, error=error))
+    experiment = replace(experiment, observations=tuple(found), recording=as_recording(found))
+    plan = replace(plan, problem=replace(plan.problem, experiments=(experiment,)))
+    objective = plan.objective(make_scorer(plan, "cpu"))
+    ends = refine(objective, objective.space.to_unit(true))
+    return plan, float(ends.cost[0])
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIMIZERS if name != "asynchronous_ring"])
+def test_every_optimizer_fits_observations(name: str, noisy: tuple[FitPlan, float]) -> None:
+    """To the cost of least squares from the true values, or as near as it comes in seconds."""
+    plan, least = noisy
+    if name == "cma":
+        pytest.importorskip("cma")
+    generations, population = NEAR.get(name, (None, None))
+    settings = {} if population is None else {"population": population}
+    plan = replace(plan, optimizer=name, settings=settings)
+    objective = plan.objective(make_scorer(plan, "cpu"))
+    rules = StopRules(generations=generations or 1000)
+    result = optimize(plan.make_optimizer(), objective, rules)
+    # the genetic algorithm ends within what mutations move
+    far = {"hybrid": 1e-6, "genetic": 0.3}.get(name, 0.05)
+    assert result.cost == pytest.approx(least, rel=far)
+    assert result.cost > least * (1 - 1e-6)
+    assert not result.failures
