@@ -240,6 +240,7 @@ def _read_channel(
     if unknown:
         what = f"rates depend on the concentration of {', '.join(unknown)}; give it in `values`, mM"
         raise section.error(what, "values")
+    model.refuse_gating("a cell has what flows through channels, and no gating current")
     model = model.in_solution()
     place, cautions = f"{section.file}: {section.key}", list(model.cautions)
     fixed = own is not None and not model.follows_temperature

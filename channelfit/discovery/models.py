@@ -70,6 +70,9 @@ class SchemeModels:
                 "has several currents, or the printed form; a model with `current` is needed",
                 plan.model_file,
             )
+        plan.problem.model.refuse_gating(
+            "schemes are compared by what flows through them, and charges name transitions of one"
+        )
         rows = dict(section.rows("parameters"))
         for name, row in rows.items():
             Section(row, section.file, section.path(f"parameters.{name}")).expect(KEYS["parameter"])

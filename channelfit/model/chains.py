@@ -110,41 +110,51 @@ def _states(root: Section) -> list[str]:
 
 def _rate_row(root: Section, key: str, text: object, states: list[str]) -> _RateRow:
     """Read ``C -> O: a``, or ``C -> O: up = a`` and ``k12: a``, whose names others may use."""
-    way = _ends(root, key, states)
+    way = ends_of(root, key, states)
     named = NAMED_RATE.fullmatch(text) if isinstance(text, str) else None
     if named:
         return _RateRow(way, key, named[2], named[1], f"rates.{key}.{named[1]}")
     return _RateRow(way, key, text, key if _NUMBERED_RATE.fullmatch(key) else None, f"rates.{key}")
 
 
-def _ends(root: Section, key: str, states: list[str]) -> Way:
-    """Return source and target of ``C1 -> C2`` or of the numbered form ``k12`` (counted from 1)."""
+def ends_of(root: Section, key: str, states: list[str], block: str = "rates") -> Way:
+    """Return source and target of ``C1 -> C2`` or of the numbered form ``k12`` (counted from 1).
+
+    Arguments:
+        block: the key under which it stands.
+    """
     if arrow := _ARROW.fullmatch(key):
         if arrow[2]:
             raise root.error(
-                "write two lines, A -> B and B -> A, one for each rate", f"rates.{key}"
+                "write two lines, A -> B and B -> A, one for each rate", f"{block}.{key}"
             )
         ends = [arrow[1], arrow[3]]
     elif match := _NUMBERED_RATE.fullmatch(key):
         numbers = [int(d) for d in match.groups() if d is not None]
         if not all(1 <= n <= len(states) for n in numbers):
-            raise root.error(f"{key} points beyond the {len(states)} states", f"rates.{key}")
+            raise root.error(f"{key} points beyond the {len(states)} states", f"{block}.{key}")
         ends = [states[n - 1] for n in numbers]
     else:
         raise root.error(
             f'"{key[:40]}" is not a transition; write A -> B (or k12 for the first to the second)',
-            "rates",
+            block,
         )
     for state in ends:
         if state not in states:
-            raise root.error(f'unknown state "{state}". Known: {", ".join(states)}', f"rates.{key}")
+            raise root.error(
+                f'unknown state "{state}". Known: {", ".join(states)}', f"{block}.{key}"
+            )
     if ends[0] == ends[1]:
-        raise root.error("a transition must lead to another state", f"rates.{key}")
+        raise root.error("a transition must lead to another state", f"{block}.{key}")
     return ends[0], ends[1]
 
 
 def _open(current: Section, states: list[str]) -> tuple[float, ...]:
     """Return the relative conductance of every state; 0 where it does not conduct."""
+    if "gating" in current and not {"conductance", "permeability"} & set(current.given()):
+        if "open" in current:
+            raise current.error("says nothing without a conductance; remove it, or add one", "open")
+        return (0.0,) * len(states)
     raw = current.take("open", ...)
     named = map(str, current.items("open"))
     listed = raw if isinstance(raw, Mapping) else dict.fromkeys(named, 1.0)

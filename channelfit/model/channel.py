@@ -241,6 +241,8 @@ class Term:
         rectification: a factor of the drive, of the voltage at that moment; None where it is 1.
         permeability: um3/ms, an expression of parameters alone; None for a conductance.
         ion: what a permeability lets through.
+        channels, displacement: of a gating current how many channels there are, an expression of
+            parameters alone, and the pA of each, of the voltage at that moment; else None.
     """
 
     name: str
@@ -250,22 +252,25 @@ class Term:
     rectification: sympy.Expr | None = None
     permeability: sympy.Expr | None = None
     ion: Ion | None = None
+    channels: sympy.Expr | None = None
+    displacement: sympy.Expr | None = None
 
     @property
     def ohmic(self) -> bool:
         """True if the drive is conductance * (v - reversal) and nothing else."""
-        return self.permeability is None and self.rectification is None
+        return self.conductance is not None and self.rectification is None
 
     @property
     def size(self) -> sympy.Expr:
-        """The conductance, nS, or the permeability, um3/ms, to which the drive is proportional."""
-        size = self.conductance if self.permeability is None else self.permeability
-        assert size is not None
+        """Conductance, nS, permeability, um3/ms, or channels: the drive is proportional to it."""
+        (size,) = (x for x in (self.conductance, self.permeability, self.channels) if x is not None)
         return size
 
     @property
     def shape(self) -> sympy.Expr:
-        """The drive per unit of conductance or permeability: an expression of the model's names."""
+        """The drive per unit of `size`: an expression of the model's names."""
+        if self.displacement is not None:
+            return self.displacement
         if self.ion is None:
             assert self.reversal is not None
             shape = V - self.reversal
@@ -435,6 +440,11 @@ class ChannelModel:
                 f"{', '.join(self.ligands)}",
                 key="ligands",
             )
+
+    def refuse_gating(self, why: str) -> None:
+        """Raise InputError for a model with a gating current, for what does not serve it."""
+        if any(term.displacement is not None for term in self.terms):
+            raise InputError(f"{why}; remove `gating`", key="current.gating")
 
     def of_cell(self, cell: str) -> ChannelModel:
         """Return the model of one cell, in which no parameter is per cell any more.

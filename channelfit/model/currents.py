@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import sympy
 
 from channelfit.model.chains import Balance, read_gates, read_scheme
 from channelfit.model.channel import Chain, Ion, Term
+from channelfit.model.gating import gating_chains, gating_terms
 from channelfit.model.scope import Scope, check_word
 from channelfit.model.terms import V, moving, parts_of
 from channelfit.reading.documents import Section
@@ -35,12 +36,27 @@ class GatedCurrent:
         section: the keys of the current.
         chains: a scheme, gates, or a scheme and the gates by which it is multiplied.
         balance: the cycles still to be checked where rates follow from microscopic reversibility.
+        gating: by state the chain of its share of the gating current.
     """
 
     name: str
     section: Section
     chains: tuple[Chain, ...]
     balance: Balance | None
+    gating: Mapping[str, Chain] = field(default_factory=dict)
+
+    @property
+    def flows(self) -> bool:
+        """True if a current flows through open channels."""
+        return not self.gating or bool({"conductance", "permeability"} & set(self.section.given()))
+
+    @property
+    def every_chain(self) -> tuple[Chain, ...]:
+        """The chains that open it, and those of the gating current; the first is the scheme."""
+        gating = list(self.gating.values())
+        if gating and not self.flows:
+            gating[0] = replace(self.chains[0], conductances=gating[0].conductances)
+        return (*(self.chains if self.flows else ()), *gating)
 
 
 def read_gated_currents(root: Section, scope: Scope, current: Section) -> tuple[GatedCurrent, ...]:
@@ -52,7 +68,14 @@ def read_gated_currents(root: Section, scope: Scope, current: Section) -> tuple[
         current: its section `current`, which may be empty beside `currents`.
     """
     if "currents" not in root:
-        return (GatedCurrent("current", current, *_chains(root, scope, current)),)
+        chains, balance = _chains(root, scope, current)
+        if "gating" not in current:
+            return (GatedCurrent("current", current, chains, balance),)
+        if len(chains) > 1 or chains[0].is_gate:
+            raise current.error("is that of a scheme; write gates as states and rates", "gating")
+        gating = current.section("gating")
+        gating.expect(KEYS["gating"])
+        return (GatedCurrent("current", current, chains, balance, gating_chains(gating, *chains)),)
     for key in ("states", "rates", "gates"):
         if key in root:
             raise root.error("each of `currents` has its own; move it into one of them", key)
@@ -148,10 +171,13 @@ class TermReader:
         """Return a term for each of these currents, and one for the leak."""
         found, first = [], 0
         for one in gated:
-            n = len(one.chains)
-            chains = tuple(range(first, first + n))
-            found.append(self._term(one.name, one.section, chains))
+            n = len(one.chains) * one.flows
+            if one.flows:
+                found.append(self._term(one.name, one.section, tuple(range(first, first + n))))
             first += n
+            if one.gating:
+                found += self._gating(one, {s: first + k for k, s in enumerate(one.gating)})
+            first += len(one.gating)
         if "leak" in self.root:
             if any(term.name == "leak" for term in found):
                 raise self.root.error("one of `currents` has this name", "leak")
@@ -159,6 +185,26 @@ class TermReader:
             leak.expect(KEYS["leak"])
             found.append(self._ohmic("leak", leak, ()))
         return tuple(found)
+
+    def _gating(self, one: GatedCurrent, chains: Mapping[str, int]) -> list[Term]:
+        gating = one.section.section("gating")
+        gating.expect(KEYS["gating"])
+        hidden = moving(self.definitions, self.scope.commanded)
+
+        def charge(key: str, text: object) -> sympy.Expr:
+            written = self.scope.parse(gating, f"charges.{key}", text, unmentioned=hidden)
+            return self._in_parameters(gating, "charges", written)
+
+        (scheme,), channels = one.chains, self._constant(gating, "channels")
+        found = gating_terms(gating, scheme, chains, channels, charge)
+        dissolved = moving(self.definitions, self.scope.ligands)
+        if any(dissolved & {s.name for s in term.shape.free_symbols} for term in found):
+            raise gating.error(
+                "the rate of a transition that moves a charge depends on a concentration; a "
+                "concentration changes rates alone",
+                "charges",
+            )
+        return found
 
     def _term(self, name: str, section: Section, chains: tuple[int, ...]) -> Term:
         if "permeability" in section:

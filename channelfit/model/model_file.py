@@ -78,7 +78,7 @@ def build_model(
         source=root.text("source"),
         parameters=parameters,
         definitions=definitions,
-        chains=tuple(chain for one in gated for chain in one.chains),
+        chains=tuple(chain for one in gated for chain in one.every_chain),
         terms=terms,
         temperature_C=celsius,
         ties=ties,

@@ -199,7 +199,9 @@ class _SchemaWriter:
 
     def _quantity(self, shape: shapes.Quantity) -> Schema:
         units = _units((shape.dimension,), shape.sized)
-        quantity = rf"\s*{NUMBER}\s*{unit_pattern([shape.dimension], shape.sized)}?\s*"
+        # in a batch a concentration may be a name in braces, which stands for that of a well
+        number = rf"(?:{NUMBER}|\{{\w+\}})" if shape.dimension == "concentration" else NUMBER
+        quantity = rf"\s*{number}\s*{unit_pattern([shape.dimension], shape.sized)}?\s*"
         name = f"quantity of {shape.dimension}{' or density' * shape.sized}"
         message = f"a number was expected{f', with or without a unit: {units}' if units else ''}"
         if isinstance(shape, shapes.ConstantQuantity):

@@ -121,7 +121,7 @@ def _put_values(document: dict[str, Any], problem: Problem, values: np.ndarray) 
         for term in model.terms:
             key = "conductance" if term.permeability is None else "permeability"
             unit = "nS" if term.permeability is None else "um3/ms"
-            if term.size.is_Number:
+            if term.size.is_Number and term.displacement is None:
                 rows = {"current": current, "leak": document.get("leak")}
                 row = rows.get(term.name) or document["currents"][term.name]
                 row[key] = f"{float(term.size)!r} {unit}"

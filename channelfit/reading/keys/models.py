@@ -281,7 +281,7 @@ GATE = Keys(
 CURRENT = Keys(
     "current",
     "What flows through the open channel: a conductance and a reversal potential, or a "
-    "permeability and an ion.",
+    "permeability and an ion; and what flows as its charges move.",
     _FLOW,
     open=_OPEN,
     conductance=_CONDUCTANCE,
@@ -289,7 +289,31 @@ CURRENT = Keys(
     rectification=_RECTIFICATION,
     permeability=_PERMEABILITY,
     ion=_ION,
+    gating=Key(
+        Within("gating"),
+        "The current of the charges of the channels themselves, which move as they change their "
+        "states; it is added to what flows through them, or stands alone.",
+        {"charges": {"C -> O": 3.5}, "channels": 10000},
+        otherwise="no gating current",
+    ),
     **_SIZES,
+)
+GATING = Keys(
+    "gating",
+    "The gating current of a scheme.",
+    charges=Key(
+        Named(ConstantQuantity("none"), "transition", _WAY, least=1),
+        "The elementary charges that move outward in a transition, below 0 for inward; as many "
+        "move inward on the way back. Numbers, or expressions of parameters.",
+        {"C -> O": 3.5},
+        required=True,
+    ),
+    channels=Key(
+        ConstantQuantity("none"),
+        "How many channels there are; a number, or an expression of parameters.",
+        10000,
+        required=True,
+    ),
 )
 ION = Keys(
     "ion",
@@ -401,6 +425,7 @@ SECTIONS = (
     PRIOR,
     GATE,
     CURRENT,
+    GATING,
     ION,
     LEAK,
     ONE_CURRENT,

@@ -231,6 +231,7 @@ def subject_of(
         raise InputError("a function is no channel and cannot be exported", file)
     fit = document.get("fit")
     channel = _channel(document, model_file or file, fit, cell)
+    channel.refuse_gating("an export holds what flows through channels, and no gating current")
     used, ligands = channel.used_names(), channel.ligands
     kept = tuple(p for p in channel.parameters if p.name in used)
     try:

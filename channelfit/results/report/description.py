@@ -27,8 +27,10 @@ def describe(model: ChannelModel) -> None:
     if definitions:
         _head(console, "Definitions")
         console.print(table(["name", "expression"], [[n, text(e)] for n, e in definitions], (0, 1)))
-    for chain in model.chains:
-        _chain(console, model, chain)
+    again = {k for term in model.terms if term.displacement is not None for k in term.chains} - {0}
+    for k, chain in enumerate(model.chains):
+        if k not in again:  # the same scheme, of which a gating current has each state
+            _chain(console, model, chain)
     _head(console, "Current, pA")
     for line in _current(model):
         console.print(Text(f"  {line}"))
@@ -81,7 +83,7 @@ def scheme_lines(chain: Chain) -> list[str]:
     lines += [f"and {', '.join(rest)}" if lines else ", ".join(rest)] if rest else []
     levels = zip(chain.states, chain.conductances, strict=True)
     conducting = [s if c == 1 else f"{s} (x {c:g})" for s, c in levels if c]
-    return [*lines, f"open: {', '.join(conducting)}"]
+    return [*lines, f"open: {', '.join(conducting)}"] if conducting else lines
 
 
 def _arrow(ways: set[tuple[str, str]], a: str, b: str) -> str:
@@ -151,6 +153,8 @@ def _current(model: ChannelModel) -> list[str]:
 def _term(model: ChannelModel, term: Term) -> str:
     chains = [model.chains[k] for k in term.chains]
     factors = [text(term.size), *(_opened(chain, len(chains) > 1) for chain in chains)]
+    if term.displacement is not None:
+        return " ".join([*factors, f"({text(term.displacement)})"])
     if term.rectification is not None:
         written = text(term.rectification)
         factors.append(written if written.isidentifier() else f"({written})")
