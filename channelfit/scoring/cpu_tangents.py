@@ -194,17 +194,20 @@ class Linearizer:
         self, parameters: np.ndarray, use: UseOfRows
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what a function makes of currents; see `ChannelScorer.window_slopes`."""
-        status, rows = np.zeros(parameters.shape[1], np.int8), list[np.ndarray]()
-        by_plan: dict[int, list[int]] = {}
-        for c, theta in enumerate(np.ascontiguousarray(parameters.T)):
-            rows.append(np.empty(0))
+        thetas = np.ascontiguousarray(parameters.T)
+        status = np.zeros(len(thetas), np.int8)
+        rows, by_plan = dict[int, np.ndarray](), dict[int, list[int]]()
+        for c, theta in enumerate(thetas):
             status[c] = NOT_FINITE
             for k, plan in enumerate(self.plans()):
                 with self._walk(plan) as walk:
                     found = walk.fill(theta)
                     if found == OK:
-                        rows[c] = walk.flat.copy()
-                        by_plan.setdefault(k, []).append(c)
+                        own = by_plan.setdefault(k, [])
+                        if not own:
+                            rows[k] = np.empty((len(thetas) - c, plan.n_flat))
+                        rows[k][len(own)] = walk.flat
+                        own.append(c)
                 if found != UNRESOLVED:
                     status[c] = found
                     break
@@ -213,9 +216,10 @@ class Linearizer:
         for k, some in (by_plan or {last: []}).items():
             plan = self._made[k]
             shape = len(some), plan.n_flat // plan.width, plan.width
-            parts = use(plan.blocks, np.array([rows[c] for c in some]).reshape(shape))
+            own_rows = rows[k][: len(some)] if some else np.empty(0)
+            parts = use(plan.blocks, own_rows.reshape(shape))
             if values is None or slopes is None:
-                values, slopes = (np.full((len(rows), *x.shape[1:]), np.nan) for x in parts)
+                values, slopes = (np.full((len(thetas), *x.shape[1:]), np.nan) for x in parts)
             values[some], slopes[some] = parts
         assert values is not None
         assert slopes is not None

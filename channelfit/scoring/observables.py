@@ -42,50 +42,86 @@ class Samples:
         n: (n_sweeps,) samples of each.
         first_ms: (n_sweeps,) the time of the first of them from the beginning of the window.
         length_ms: (n_sweeps,) of the window.
-        step_ms: from one sample to the next.
+        step_ms: (n_sweeps,) from one sample to the next.
     """
 
     y: Any
     n: Any
     first_ms: Any
     length_ms: Any
-    step_ms: float
+    step_ms: Any
 
     @property
     def inside(self) -> Any:
         """(n_sweeps, n_samples) bool: True for samples of the window."""
         return array_module(self.y).arange(self.y.shape[-1]) < self.n[:, None]
 
+    def take(self, sweeps: slice) -> Samples:
+        """Return those of some sweeps."""
+        rows = (self.n, self.first_ms, self.length_ms, self.step_ms)
+        return Samples(self.y[..., sweeps, :], *(row[sweeps] for row in rows))
 
-def measured(measure: Measure, samples: Samples) -> tuple[Any, Callable[[], Any]]:
+
+@dataclass(frozen=True, eq=False)
+class Spot:
+    """Derivatives of a number by a few neighboring samples; those by all others are 0.
+
+    Attributes:
+        first: (.., n_sweeps) the first of these samples.
+        weights: (.., n_sweeps, 5)
+    """
+
+    first: Any
+    weights: Any
+
+
+#: Returns the derivatives of a number: by spots, or by all samples (.., n_sweeps, n_samples).
+Slope = Callable[[], Any]
+#: Measures that rest on a peak or a trough.
+PEAKS = ("peak", "trough", "time to peak", "rise", "fall")
+
+
+def measured(measure: Measure, samples: Samples) -> tuple[Any, Slope]:
     """Return a number of each sweep (.., n_sweeps), and what returns its derivatives by samples.
+
+    Raises: KeyError for a measure that rests on a peak; see `at_extremum`.
+    """
+    xp, kind = array_module(samples.y), measure.kind
+    with np.errstate(all="ignore"):  # of candidates that fail
+        if kind in ("tau", "amplitude"):
+            return _exponential(measure, samples)
+        weights = {
+            "mean": lambda: xp.where(samples.inside, 1.0 / samples.n[:, None], 0.0),
+            "last": lambda: (xp.arange(samples.y.shape[-1]) == samples.n[:, None] - 1).astype(
+                float
+            ),
+        }[kind]()
+        shape = samples.y.shape
+        return (samples.y * weights).sum(axis=-1), lambda: xp.broadcast_to(weights, shape)
+
+
+def at_extremum(measure: Measure, found: Extremum) -> tuple[Any, Slope]:
+    """Return a number of each sweep (.., n_sweeps), and what returns the spots of its derivatives.
 
     Times are in ms. Where the current does not come to a fraction of its peak within the window,
     the time is beyond the window's end by as much of its length as is lacking.
     """
-    xp, kind = array_module(samples.y), measure.kind
+    kind = measure.kind
     with np.errstate(all="ignore"):  # of candidates that fail
-        if kind == "mean":
-            weights = xp.where(samples.inside, 1.0 / samples.n[:, None], 0.0)
-            shape = samples.y.shape
-            return (samples.y * weights).sum(axis=-1), lambda: xp.broadcast_to(weights, shape)
-        if kind == "last":
-            weights = (xp.arange(samples.y.shape[-1]) == samples.n[:, None] - 1).astype(float)
-            shape = samples.y.shape
-            return (samples.y * weights).sum(axis=-1), lambda: xp.broadcast_to(weights, shape)
-        if kind in ("tau", "amplitude"):
-            return _exponential(measure, samples)
-        found = _Extremum(samples, smallest=kind == "trough")
         if kind in ("peak", "trough"):
-            return found.value, lambda: found.spread(found.weights)
-        of_peak = found.time, lambda: found.spread(found.weights_of_time)
+            return found.value, lambda: [Spot(found.local.first, found.weights)]
+        of_peak = found.time, lambda: [Spot(found.local.first, found.weights_of_time)]
         if kind == "time to peak":
             return of_peak
         times = [found.crossing(f, before=kind == "rise") for f in measure.fractions]
         if len(times) == 1 and kind == "rise":
             return times[0]
         (begin, by_begin), (end, by_end) = times if len(times) == 2 else (of_peak, times[0])
-        return end - begin, lambda: by_end() - by_begin()
+
+        def slope() -> list[Spot]:
+            return [*by_end(), *(Spot(one.first, -one.weights) for one in by_begin())]
+
+        return end - begin, slope
 
 
 def _derived(coefficients: Any, derivative: int) -> Any:
@@ -157,29 +193,65 @@ class _Local:
         return u
 
 
-class _Extremum:
+@dataclass(frozen=True, eq=False)
+class Extremum:
     """The value of largest size of each current, or of smallest size, with its time.
 
     Attributes:
-        value, time: (.., n_sweeps); the time in ms from the beginning of the window.
+        samples: with 0 behind the end of a shorter window.
+        k: (.., n_sweeps) the sample of that size.
+        local: the samples about it.
+        u: (.., n_sweeps) the place of the extremum among these; at_edge: whether that is an end of
+            the window.
+        value: (.., n_sweeps)
     """
 
-    def __init__(self, samples: Samples, smallest: bool = False) -> None:
+    samples: Samples
+    k: Any
+    local: _Local
+    u: Any
+    at_edge: Any
+    value: Any
+
+    @classmethod
+    def of(cls, samples: Samples, smallest: bool = False) -> Extremum:
+        """Find it in each window."""
+        with np.errstate(all="ignore"):  # of candidates that fail
+            return cls._found(samples, smallest)
+
+    @classmethod
+    def _found(cls, samples: Samples, smallest: bool) -> Extremum:
         y, xp = samples.y, array_module(samples.y)
-        self.samples, size = samples, xp.abs(y)
-        far = xp.where(samples.inside, -size if smallest else size, -xp.inf)
-        self.k = k = xp.argmax(far, axis=-1)
-        at_k = xp.take_along_axis(y, k[..., None], axis=-1)[..., 0]
+        if smallest:
+            k = xp.argmax(xp.where(samples.inside, -xp.abs(y), -xp.inf), axis=-1)
+            at_k = xp.take_along_axis(y, k[..., None], axis=-1)[..., 0]
+        else:  # without an array of sizes, which takes longer than to look twice
+            ends = [f(y, axis=-1) for f in (xp.argmax, xp.argmin)]
+            high, low = (xp.take_along_axis(y, one[..., None], axis=-1)[..., 0] for one in ends)
+            is_high = xp.abs(high) >= xp.abs(low)
+            k, at_k = xp.where(is_high, *ends), xp.where(is_high, high, low)
         up = xp.sign(at_k) * (-1.0 if smallest else 1.0)
-        self.local = local = _Local.about(samples, k)
+        local = _Local.about(samples, k)
         middle = (k - local.first - LEAST_SAMPLES // 2).astype(float)
         slope = up * local.at(middle, 1)
         ahead = slope > 0
         at_edge = xp.where(ahead, k == samples.n - 1, k == 0) | (slope == 0)
         u = local.root(middle, middle + xp.where(ahead, 1.0, -1.0), 0.0, 1)
-        self.u = u = xp.where(at_edge, middle, u)
-        self.value = local.at(u)
-        self.at_edge, self.time = at_edge, self.time_of(local.first, u)
+        u = xp.where(at_edge, middle, u)
+        return cls(samples, k, local, u, at_edge, local.at(u))
+
+    def take(self, sweeps: slice) -> Extremum:
+        """Return those of some sweeps."""
+        local = _Local(self.local.first[..., sweeps], self.local.coefficients[..., sweeps])
+        k, u, at_edge, value = (
+            one[..., sweeps] for one in (self.k, self.u, self.at_edge, self.value)
+        )
+        return Extremum(self.samples.take(sweeps), k, local, u, at_edge, value)
+
+    @property
+    def time(self) -> Any:
+        """(.., n_sweeps) in ms from the beginning of the window."""
+        return self.time_of(self.local.first, self.u)
 
     @cached_property
     def weights(self) -> Any:
@@ -190,7 +262,7 @@ class _Extremum:
     def weights_of_time(self) -> Any:
         """The derivatives of the time by the samples about it."""
         bend = self.local.at(self.u, 2)[..., None]
-        moves = -self.samples.step_ms * _weights(self.u, 1) / bend
+        moves = -self.samples.step_ms[:, None] * _weights(self.u, 1) / bend
         return array_module(bend).where(self.at_edge[..., None], 0.0, moves)
 
     def time_of(self, first: Any, u: Any) -> Any:
@@ -198,36 +270,28 @@ class _Extremum:
         places = first + LEAST_SAMPLES // 2 + u
         return self.samples.first_ms + self.samples.step_ms * places
 
-    def spread(self, weights: Any, first: Any = None) -> Any:
-        """Return derivatives by five samples as those by all of a window."""
-        y, xp = self.samples.y, array_module(self.samples.y)
-        first = self.local.first if first is None else first
-        apart = xp.arange(y.shape[-1]) - first[..., None]
-        inside = (apart >= 0) & (apart < LEAST_SAMPLES)
-        spread = xp.take_along_axis(weights, xp.where(inside, apart, 0), axis=-1)
-        return xp.where(inside, spread, 0.0)
-
-    def crossing(self, fraction: float, before: bool) -> tuple[Any, Callable[[], Any]]:
-        """Return the time at which a fraction of the peak is reached, and as `measured`.
+    def crossing(self, fraction: float, before: bool) -> tuple[Any, Slope]:
+        """Return the time at which a fraction of the peak is reached, and as `at_extremum`.
 
         Arguments:
             before: whether the last time before the peak is meant, or the first one after it.
         """
         samples, xp = self.samples, array_module(self.samples.y)
-        y, last = samples.y, samples.n - 1
-        up, size = xp.sign(self.value), xp.abs(self.value)
-        high = up[..., None] * y >= fraction * size[..., None]
-        places = xp.arange(y.shape[-1] - 1)
-        k = self.k[..., None]
-        if before:
-            found = ~high[..., :-1] & high[..., 1:] & (places < k)
-            at = len(places) - 1 - xp.argmax(found[..., ::-1], axis=-1)
+        y, last, k = samples.y, samples.n - 1, self.k[..., None]
+        up, level = xp.sign(self.value), fraction * xp.abs(self.value)
+        low = up[..., None] * y < level[..., None]
+        places = xp.arange(y.shape[-1])
+        if before:  # the last low sample before the peak, or the first one after it
+            low &= places < k
+            at = nearest = len(places) - 1 - xp.argmax(low[..., ::-1], axis=-1)
             edge = xp.zeros_like(self.k)
         else:
-            found = high[..., :-1] & ~high[..., 1:] & (places >= k) & (places < last[:, None])
-            at = xp.argmax(found, axis=-1)
-            edge = xp.broadcast_to(last, self.k.shape)
-        crosses = found.any(axis=-1)
+            low &= places > k
+            nearest = xp.argmax(low, axis=-1)
+            at, edge = nearest - 1, xp.broadcast_to(last, self.k.shape)
+        crosses = xp.take_along_axis(low, nearest[..., None], axis=-1)[..., 0]
+        crosses &= nearest <= last
+        crosses &= up * xp.take_along_axis(y, k, axis=-1)[..., 0] >= level
         at = xp.where(crosses, at, 0)
         local = _Local.about(samples, at)
         low = (at - local.first - LEAST_SAMPLES // 2).astype(float)
@@ -239,13 +303,18 @@ class _Extremum:
         length, sign = samples.length_ms, -1.0 if before else 1.0
         beyond = (0.0 if before else length) + sign * length * (share - fraction)
 
-        def slope() -> Any:
-            of_peak = self.spread(self.weights)
-            apart = fraction * of_peak - self.spread(_weights(u), local.first)
-            inside = (samples.step_ms / local.at(u, 1))[..., None] * apart
-            one = (xp.arange(y.shape[-1]) == edge[..., None]).astype(float)
-            outside = (sign * length / self.value)[..., None] * (one - share[..., None] * of_peak)
-            return xp.where(crosses[..., None], inside, outside)
+        def slope() -> list[Spot]:
+            inside, outside = samples.step_ms / local.at(u, 1), sign * length / self.value
+            of_peak = xp.where(crosses, inside * fraction, -outside * share)
+            at_edge = xp.clip(edge - LEAST_SAMPLES // 2, 0, samples.n - LEAST_SAMPLES)
+            one = (xp.arange(LEAST_SAMPLES) == (edge - at_edge)[..., None]).astype(float)
+            there = xp.where(
+                crosses[..., None], -inside[..., None] * _weights(u), outside[..., None] * one
+            )
+            return [
+                Spot(self.local.first, of_peak[..., None] * self.weights),
+                Spot(xp.where(crosses, local.first, at_edge), there),
+            ]
 
         return xp.where(crosses, time, beyond), slope
 
@@ -256,25 +325,22 @@ class _Extremum:
 def _exponential(measure: Measure, samples: Samples) -> tuple[Any, Callable[[], Any]]:
     """Return the time constant or the amplitude of an exponential, and as `measured`."""
     y, xp, which = samples.y, array_module(samples.y), measure.component - 1
-    value, fits = xp.zeros(y.shape[:-1]), []
+    value, fits, of_tau = xp.zeros(y.shape[:-1]), [], measure.kind == "tau"
     for n in np.unique(to_host(samples.n)).tolist():
         sweeps, every = xp.flatnonzero(samples.n == n), -(-n // _FITTED)
         some = y[..., sweeps, :n:every]
         fit = _ExponentialFit(some.reshape(-1, some.shape[-1]), measure.exponentials)
-        found, scale = fit.amplitude(which), 1.0
-        if measure.kind == "tau":
-            scale = every * samples.step_ms
-            found = scale * fit.tau(which)
-        value[..., sweeps] = found.reshape(some.shape[:-1])
+        found = fit.tau(which) if of_tau else fit.amplitude(which)
+        scale = every * samples.step_ms[sweeps] if of_tau else xp.ones(len(sweeps))
+        value[..., sweeps] = scale * found.reshape(some.shape[:-1])
         fits.append((fit, sweeps, n, every, scale))
 
     def slope() -> Any:
         by_samples = xp.zeros(y.shape)
         for fit, sweeps, n, every, scale in fits:
-            by = fit.slope_of_amplitude(which)
-            if measure.kind == "tau":
-                by = scale * fit.slope_of_tau(which)
-            by_samples[..., sweeps, :n:every] = by.reshape(*y.shape[:-2], len(sweeps), by.shape[-1])
+            by = fit.slope_of_tau(which) if of_tau else fit.slope_of_amplitude(which)
+            by = by.reshape(*y.shape[:-2], len(sweeps), by.shape[-1])
+            by_samples[..., sweeps, :n:every] = scale[:, None] * by
         return by_samples
 
     return value, slope

@@ -7,7 +7,7 @@ NumPy and CuPy: measures of currents (`observables`), ratios, and units of stand
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,17 +15,26 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.experiment import Problem, WindowProblem
-from channelfit.problem.observation import Measure, Observation
+from channelfit.problem.observation import LEAST_SAMPLES, Measure, Observation
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import NOT_FINITE, OK
-from channelfit.scoring.machine.arrays import array_module
+from channelfit.scoring.machine.arrays import array_module, to_host
 from channelfit.scoring.machine.threads import side_by_side, single_threaded_blas, usable_cores
-from channelfit.scoring.observables import Samples, measured
+from channelfit.scoring.observables import (
+    PEAKS,
+    Extremum,
+    Samples,
+    Slope,
+    Spot,
+    at_extremum,
+    measured,
+)
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 from channelfit.scoring.tangent_plan import RowBlock
 
-#: Numbers of currents that are held at once by a thread on the CPU, and on a GPU.
-_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 22, 1 << 27
+#: Numbers of currents that are held at once by a thread on the CPU, where its cache has room for
+#: them and fewer would be less work than the calls that do it, and on a GPU.
+_AT_ONCE, _AT_ONCE_ON_GPU = 1 << 20, 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +54,19 @@ class _Piece:
     root: Any
     basis: Any
 
+    def taken(self, rows: Any) -> Any:
+        """Return (n, n_sweeps, rank, ..) of all rows (n, n_rows, ..); a view where that can be."""
+        first, shape = self._first, (len(rows), *self.rows.shape, *rows.shape[2:])
+        if first is None:
+            return rows[:, self.rows]
+        return rows[:, first : first + self.rows.size].reshape(shape)
+
+    @cached_property
+    def _first(self) -> int | None:
+        """The first of the rows where they follow each other; else None."""
+        own = to_host(self.rows).ravel()
+        return int(own[0]) if (np.diff(own) == 1).all() else None
+
 
 class _Windows:
     """The windows of a measure in all sweeps of an experiment.
@@ -60,7 +82,7 @@ class _Windows:
         sweeps = range(protocol.n_sweeps)
         ends = [measure.samples(protocol, k) for k in sweeps]
         times = np.array([measure.window.ends_ms(protocol, k) for k in sweeps])
-        self.measure, self.step_ms = measure, protocol.sampling_ms
+        self.measure, self.step_ms = measure, np.full(len(ends), protocol.sampling_ms)
         self.n = np.array([last - first for first, last in ends])
         self.first_ms = np.array([first for first, _ in ends]) * self.step_ms - times[:, 0]
         self.length_ms = times[:, 1] - times[:, 0]
@@ -72,50 +94,12 @@ class _Windows:
             drive = 1.0 if reversal_mV is None else command - reversal_mV
             self.factor[k, : last - first] = 1.0 / drive
         self._pieces: dict[int, tuple[list[RowBlock], list[_Piece]]] = {}
-        self._arrays: dict[str, tuple[Any, ...]] = {}
 
-    def take(self, currents: Any) -> Any:
-        """Return the measure (n, n_sweeps) of currents (n_data, n)."""
-        xp = array_module(currents)
-        places, *_ = self._on(xp)
-        return self._measured(xp.ascontiguousarray(xp.moveaxis(currents[places], -1, 0)))[0]
-
-    def take_rows(self, blocks: list[RowBlock], rows: Any) -> tuple[Any, Any]:
-        """Return the measure, and its derivatives (n, n_sweeps, n_free) by parameters.
-
-        Arguments:
-            rows: (n, n_rows, 1 + n_free), of these blocks.
-        """
-        xp = array_module(rows)
-        y = xp.zeros((len(rows), *self.places.shape))
-        pieces = self.pieces(blocks, xp)
-        currents = rows[:, :, 0]
-        for piece in pieces:
-            found = currents[:, piece.rows] / piece.root
-            found = found if piece.basis is None else found @ piece.basis.T
-            y[:, piece.sweeps, piece.window] = found
-        value, by_samples = self._measured(y)
-        with np.errstate(all="ignore"):  # of candidates that fail
-            slope = by_samples() * self._on(xp)[1]
-        by = xp.zeros((len(rows), len(self.places), rows.shape[2] - 1))
-        for piece in pieces:
-            found = slope[:, piece.sweeps, piece.window]
-            found = (found if piece.basis is None else found @ piece.basis) / piece.root
-            by[:, piece.sweeps] += (found[:, :, None, :] @ rows[:, piece.rows, 1:])[:, :, 0]
-        return value, by
-
-    def _measured(self, currents: Any) -> tuple[Any, Callable[[], Any]]:
-        xp = array_module(currents)
-        _, factor, n, first_ms, length_ms = self._on(xp)
-        samples = Samples(currents * factor, n, first_ms, length_ms, self.step_ms)
-        return measured(self.measure, samples)
-
-    def _on(self, xp: Any) -> tuple[Any, ...]:
-        """Return the arrays of the windows as those of a module."""
-        if xp.__name__ not in self._arrays:
-            own = self.places, self.factor, self.n, self.first_ms, self.length_ms
-            self._arrays[xp.__name__] = tuple(map(xp.asarray, own))
-        return self._arrays[xp.__name__]
+    @property
+    def same(self) -> tuple[bytes, ...]:
+        """What two measures have in common that look at the same samples."""
+        arrays = (self.places, self.factor, self.n, self.first_ms, self.length_ms, self.step_ms)
+        return tuple(array.tobytes() for array in arrays)
 
     def pieces(self, blocks: list[RowBlock], xp: Any) -> list[_Piece]:
         """Return the pieces of all windows; they are made once for these blocks."""
@@ -123,53 +107,189 @@ class _Windows:
             self._pieces[id(blocks)] = blocks, [*self._made(blocks, xp)]
         return self._pieces[id(blocks)][1]
 
-    def _made(self, blocks: list[RowBlock], xp: Any) -> list[_Piece]:
+    def _made(self, blocks: list[RowBlock], xp: Any) -> Iterator[_Piece]:
         n_data = 1 + max(int(block.samples.max()) for block in blocks)
         owner = np.full((n_data, 3), -1)
         for k, block in enumerate(blocks):
             n_runs, n = block.samples.shape
             run, offset = np.indices((n_runs, n)).reshape(2, -1)
             owner[block.samples.ravel()] = np.stack([np.full(n_runs * n, k), run, offset], axis=1)
-        members: dict[tuple[int, int, int, int], list[tuple[int, int]]] = {}
+        # sweeps with the same basis, or without one, are done together
+        members: dict[tuple[int, int, int, int], list[tuple[int, np.ndarray, float]]] = {}
         for sweep, n in enumerate(self.n.tolist()):
             own = owner[self.places[sweep, :n]]
             ahead = np.diff(own, axis=0)
             cuts = (np.flatnonzero(ahead[:, :2].any(axis=1) | (ahead[:, 2] != 1)) + 1).tolist()
             for a, b in zip([0, *cuts], [*cuts, n], strict=True):
-                k, number, offset_of_run = own[a].tolist()
-                members.setdefault((k, offset_of_run, a, b), []).append((sweep, number))
+                k, number, first = own[a].tolist()
+                block = blocks[k]
+                rows, key = block.rows[number], (k, first, a, b)
+                if block.basis is None:
+                    rows, key = rows[first : first + b - a], (-1, 0, a, b)
+                members.setdefault(key, []).append((sweep, rows, float(block.root[number])))
+        for (k, first, a, b), some in members.items():
+            whole = None if k < 0 else blocks[k].basis
+            basis = None if whole is None else xp.asarray(whole[first : first + b - a])
+            sweeps, rows, root = (xp.asarray(np.array(one)) for one in zip(*some, strict=True))
+            yield _Piece(sweeps, slice(a, b), rows, root[:, None], basis)
+
+
+class _Group:
+    """Windows of about the same length that are measured together, as rows of one array.
+
+    Attributes:
+        distinct: windows, no two of which are the same; rows: the rows of each.
+        members: measures, each with the number of its windows among these.
+    """
+
+    def __init__(self, smallest: bool) -> None:
+        self.smallest = smallest
+        self.distinct, self.rows = list[_Windows](), list[slice]()
+        self.members = list[tuple[Measure, int]]()
+        self._numbers: dict[tuple[bytes, ...], int] = {}
+        self._arrays: dict[str, tuple[Any, ...]] = {}
+
+    def add(self, windows: _Windows) -> int:
+        """Add the windows of a measure; return its number among the members."""
+        number = self._numbers.setdefault(windows.same, len(self.distinct))
+        if number == len(self.distinct):
+            first = self.rows[-1].stop if self.rows else 0
+            self.distinct.append(windows)
+            self.rows.append(slice(first, first + len(windows.n)))
+        self.members.append((windows.measure, number))
+        return len(self.members) - 1
+
+    def take(self, currents: Any) -> list[Any]:
+        """Return the numbers (n, n_sweeps) of each member.
+
+        Arguments:
+            currents: (n, n_data)
+        """
+        xp = array_module(currents)
+        places, factor, *_ = self._on(xp)
+        y = xp.take(currents, places, axis=1)
+        return [value for value, _ in self._measured(y if factor is None else y * factor)]
+
+    def take_rows(self, blocks: list[RowBlock], rows: Any) -> list[tuple[Any, Any]]:
+        """Return the numbers of each member, and derivatives (n, n_sweeps, n_free) by parameters.
+
+        Arguments:
+            rows: (n, n_rows, 1 + n_free), of these blocks.
+        """
+        xp = array_module(rows)
+        places, factor, *_ = self._on(xp)
+        y, currents = xp.zeros((len(rows), *places.shape)), xp.ascontiguousarray(rows[:, :, 0])
+        for windows, own in zip(self.distinct, self.rows, strict=True):
+            for piece in windows.pieces(blocks, xp):
+                found = piece.taken(currents) / piece.root
+                found = found if piece.basis is None else found @ piece.basis.T
+                y[:, own][:, piece.sweeps, piece.window] = found
+        if factor is not None:
+            y *= factor
         found = []
-        for (k, first, a, b), pairs in members.items():
-            block, (sweeps, runs) = blocks[k], map(list, zip(*pairs, strict=True))
-            inner, rows, basis = slice(first, first + b - a), block.rows[runs], None
-            if block.basis is None:
-                rows = rows[:, inner]
-            else:
-                basis = xp.asarray(block.basis[inner])
-            own_arrays = (np.array(sweeps), rows, block.root[runs][:, None])
-            of_sweeps, of_rows, root = map(xp.asarray, own_arrays)
-            found.append(_Piece(of_sweeps, slice(a, b), of_rows, root, basis))
+        for (_, number), (value, slope) in zip(self.members, self._measured(y), strict=True):
+            with np.errstate(all="ignore"):  # of candidates that fail
+                by_samples = slope()
+            factors = None if factor is None else factor[self.rows[number]]
+            by = xp.zeros((*value.shape, rows.shape[2] - 1))
+            for piece in self.distinct[number].pieces(blocks, xp):
+                if isinstance(by_samples, list):
+                    by[:, piece.sweeps] += _by_spots(piece, by_samples, factors, rows)
+                    continue
+                slopes = by_samples if factors is None else by_samples * factors
+                slopes = slopes[:, piece.sweeps, piece.window] / piece.root
+                slopes = slopes if piece.basis is None else slopes @ piece.basis
+                by[:, piece.sweeps] += _by_rows(piece, slopes, rows)
+            found.append((value, by))
         return found
 
+    def _measured(self, y: Any) -> list[tuple[Any, Slope]]:
+        _, _, *rows = self._on(array_module(y))
+        samples = Samples(y, *rows)
+        if self.members[0][0].kind not in PEAKS:
+            return [measured(measure, samples.take(self.rows[k])) for measure, k in self.members]
+        extremum = Extremum.of(samples, self.smallest)
+        parts = [extremum.take(own) for own in self.rows]
+        return [at_extremum(measure, parts[k]) for measure, k in self.members]
 
-#: Returns a measure (n, n_sweeps) of windows, and its derivatives (n, n_sweeps, n_free) or None.
-_Take = Callable[[_Windows], tuple[Any, Any]]
+    def _on(self, xp: Any) -> tuple[Any, ...]:
+        """Return the arrays of all windows as those of a module; factors of 1 alone as None."""
+        if xp.__name__ not in self._arrays:
+            most = max(windows.places.shape[1] for windows in self.distinct)
+
+            def joined(name: str) -> np.ndarray:
+                arrays = [getattr(windows, name) for windows in self.distinct]
+                if arrays[0].ndim == 2:  # up to the longest
+                    arrays = [np.pad(a, ((0, 0), (0, most - a.shape[1]))) for a in arrays]
+                return np.concatenate(arrays)
+
+            factor = joined("factor")
+            own = [joined(k) for k in ("places", "n", "first_ms", "length_ms", "step_ms")]
+            own.insert(1, factor)
+            places, factor, *rest = map(xp.asarray, own)
+            every = bool((factor == 1.0).all())
+            self._arrays[xp.__name__] = places, None if every else factor, *rest
+        return self._arrays[xp.__name__]
+
+
+def _by_spots(piece: _Piece, spots: list[Spot], factor: Any, rows: Any) -> Any:
+    """Return derivatives (n, n_sweeps, n_free) by parameters of those by a few samples."""
+    xp, first = array_module(rows), piece.window.start
+    n, total = piece.window.stop - first, 0.0
+    for spot in spots:
+        weights = spot.weights[:, piece.sweeps] / piece.root
+        k = spot.first[:, piece.sweeps, None] + xp.arange(LEAST_SAMPLES)
+        if factor is not None:
+            weights = weights * factor[piece.sweeps[:, None], k]
+        k = k - first
+        weights, k = xp.where((k >= 0) & (k < n), weights, 0.0), xp.clip(k, 0, n - 1)
+        if piece.basis is not None:
+            total = total + (weights[:, :, None, :] @ piece.basis[k])[:, :, 0]
+            continue
+        some = piece.rows[xp.arange(len(piece.rows))[:, None], k]
+        each = xp.arange(len(rows))[:, None, None]
+        total = total + (weights[:, :, None, :] @ rows[each, some, 1:])[:, :, 0]
+    return total if piece.basis is None else _by_rows(piece, total, rows)
+
+
+def _by_rows(piece: _Piece, slopes: Any, rows: Any) -> Any:
+    """Return derivatives (n, n_sweeps, n_free) by parameters of those by the rows of a piece."""
+    return (slopes[:, :, None, :] @ piece.taken(rows)[..., 1:])[:, :, 0]
+
+
+#: Returns numbers (n, n_sweeps) of a member of a group, and their derivatives (n, n_sweeps, n_free)
+#: or None.
+_Take = Callable[[_Group, int], tuple[Any, Any]]
 
 
 class _Curve:
-    """An observation with its windows."""
+    """An observation with its measures, each a member of a group.
 
-    def __init__(self, observation: Observation, protocol: Protocol, places: np.ndarray) -> None:
-        self.observation = observation
-        reversal = observation.reversal_mV
-        self.windows = [_Windows(m, protocol, places, reversal) for m in observation.measures]
-        self.scale = observation.scale
+    Arguments:
+        groups: of the measures of all observations, to which these are added.
+    """
+
+    def __init__(
+        self,
+        observation: Observation,
+        protocol: Protocol,
+        places: np.ndarray,
+        groups: dict[Any, _Group],
+    ) -> None:
+        self.observation, self.scale = observation, observation.scale
+        self.measures = list[tuple[_Group, int]]()
+        for one in observation.measures:
+            windows = _Windows(one, protocol, places, observation.reversal_mV)
+            smallest, length = one.kind == "trough", int(windows.n.max()).bit_length()
+            key = (smallest, length) if one.kind in PEAKS else len(groups)
+            group = groups.setdefault(key, _Group(smallest))
+            self.measures.append((group, group.add(windows)))
 
     def predicted(self, take: _Take) -> tuple[Any, Any]:
         """Return predicted numbers (n, n_sweeps) and derivatives, in units of standard errors."""
-        found = take(self.windows[0])
-        for divisor in self.windows[1:]:
-            found = _ratio(found, take(divisor))
+        found = take(*self.measures[0])
+        for divisor in self.measures[1:]:
+            found = _ratio(found, take(*divisor))
         xp, by = array_module(found[0]), self.observation.normalize
         if by is not None:
             place = self._largest(found[0]) if by < 0 else xp.full(len(found[0]), by)
@@ -227,14 +347,15 @@ class ObservedScorer(ChannelScorer):
         return bool(self._weight.any())
 
     @cached_property
-    def _curves(self) -> list[_Curve]:
-        """All observations, in the order of the experiments."""
-        places = self.windows.scored.outputs
-        return [
-            _Curve(observation, e.protocol, place)
-            for e, place in zip(self.problem.experiments, places, strict=True)
+    def _made(self) -> tuple[list[_Curve], list[_Group]]:
+        """All observations, in the order of the experiments, and the groups of their measures."""
+        groups: dict[Any, _Group] = {}
+        curves = [
+            _Curve(observation, e.protocol, place, groups)
+            for e, place in zip(self.problem.experiments, self.windows.scored.outputs, strict=True)
             for observation in e.observations
         ]
+        return curves, list(groups.values())
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
         xp = array_module(parameters)
@@ -259,7 +380,9 @@ class ObservedScorer(ChannelScorer):
         status = xp.zeros(n, np.int8)
 
         def use(blocks: list[RowBlock], rows: Any) -> tuple[Any, Any]:
-            parts = [c.predicted(lambda w: w.take_rows(blocks, rows)) for c in self._curves]
+            curves, groups = self._made
+            found = {group: group.take_rows(blocks, rows) for group in groups}
+            parts = [curve.predicted(lambda group, k: found[group][k]) for curve in curves]
             own = array_module(rows)
             return tuple(own.concatenate(arrays, axis=1) for arrays in zip(*parts, strict=True))  # type: ignore[return-value]
 
@@ -267,7 +390,8 @@ class ObservedScorer(ChannelScorer):
             found = self.inner.window_slopes(xp.ascontiguousarray(parameters[:, which]), use)
             predicted[which], slopes[which], status[which] = found
 
-        self._shared(some, n, self._a_candidate + n_numbers * n_free)
+        rows = len(self.windows.scored.sample_mV) * (1 + n_free)
+        self._shared(some, n, self._a_candidate + rows + n_numbers * n_free)
         score, residual = self._finished(predicted, status)
         weight = xp.asarray(self._weight) / float(self._weight.sum())
         slopes = xp.where((weight > 0)[:, None], slopes, 0.0)
@@ -295,11 +419,14 @@ class ObservedScorer(ChannelScorer):
 
         def some(which: slice) -> None:
             currents, own = self.inner.window_currents(xp.ascontiguousarray(parameters[:, which]))
+            inner, (curves, groups) = array_module(currents), self._made
+            currents = inner.ascontiguousarray(currents.T)
+            found = {group: group.take(currents) for group in groups}
             parts = [
-                curve.predicted(lambda w: (w.take(currents), None))[0] for curve in self._curves
+                curve.predicted(lambda group, k: (found[group][k], None))[0] for curve in curves
             ]
-            found = array_module(currents).concatenate(parts, axis=1)
-            predicted[which], status[which] = (_moved(x, xp) for x in (found, own))
+            numbers = inner.concatenate(parts, axis=1)
+            predicted[which], status[which] = (_moved(x, xp) for x in (numbers, own))
 
         self._shared(some, n, self._a_candidate)
         return predicted, status
@@ -307,7 +434,7 @@ class ObservedScorer(ChannelScorer):
     @cached_property
     def _a_candidate(self) -> int:
         """Numbers that are held for each candidate: its currents, several times over."""
-        sizes = [w.places.size for curve in self._curves for w in curve.windows]
+        sizes = [sum(w.places.size for w in group.distinct) for group in self._made[1]]
         return len(self.windows.scored.sample_mV) + 4 * max(sizes)
 
     def _shared(self, some: Callable[[slice], None], n: int, numbers: int) -> None:
@@ -319,7 +446,6 @@ class ObservedScorer(ChannelScorer):
                 some(slice(first, min(first + step, n)))
             return
         cores = usable_cores()
-        step = max(1, min(step, -(-n // cores)))
 
         def blocks(first: int, last: int) -> None:
             for k in range(first, last):

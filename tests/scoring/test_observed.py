@@ -51,6 +51,20 @@ MEASURES = {
     "ramp": Measure("peak", Window(5)),
 }
 
+#: In windows of 20, 60 and 140 samples, in which currents decay.
+TAILS = Protocol.from_segments(
+    [{"hold": 2}, {"step": 20, "for": 3}, {"step": -20, "for": {"values": [1, 3, 7]}}],
+    holding=-90,
+    sampling=0.05,
+)
+RAGGED = (
+    Measure("peak", Window(3)),
+    Measure("fall", Window(3), (0.9, 0.8)),
+    Measure("fall", Window(3), (0.3,)),
+    Measure("trough", Window(3)),
+    Measure("mean", Window(3)),
+)
+
 
 @cache
 def model() -> ChannelModel:
@@ -207,6 +221,27 @@ def test_ratios_conductances_and_normalized_curves() -> None:
         assert row == pytest.approx(expected, rel=2e-6)
 
 
+def test_windows_may_be_of_unequal_length() -> None:
+    """Against the trace itself."""
+    rows = tuple(map(observation, RAGGED))
+    problem = Problem(model(), (Experiment(TAILS, as_recording(rows), observations=rows),))
+    found = own(problem, make_scorer(problem, "cpu").simulate(problem.values()[:, None]))
+    whole = Problem(model(), (Experiment(TAILS),))
+    traces = make_scorer(whole, "cpu").simulate(problem.values()[:, None])[0][:, :, 0]
+    for k, lasts in enumerate((1, 3, 7)):
+        size = np.abs(traces[k, 100 : 100 + 20 * lasts])
+        assert (np.diff(size) < 0).all()
+        peak, fall, late, trough, mean = np.abs(found[:, k])
+        assert (peak, trough) == (pytest.approx(size[0]), pytest.approx(size[-1]))
+        assert mean == pytest.approx(size.mean())
+        times = [np.interp(-f * size[0], -size, 0.05 * np.arange(20 * lasts)) for f in (0.9, 0.8)]
+        assert fall == pytest.approx(times[1] - times[0], rel=1e-3)
+        share = size[-1] / size[0]
+        beyond = lasts * (1 + share - 0.3)
+        at = np.interp(-0.3 * size[0], -size, 0.05 * np.arange(20 * lasts))
+        assert late == pytest.approx(at if share < 0.3 else beyond, rel=1e-3)
+
+
 # --- derivatives ----------------------------------------------------------------------------------
 
 
@@ -220,7 +255,9 @@ def whole_problem() -> Problem:
         observation(peak, 22, normalize=1),
     ]
     rows[0].value[1] = np.nan
-    return Problem(model(), (experiment(*rows), experiment(rows[2], *rows[4:8], weight=0.5)))
+    ragged = tuple(observation(m, 23 + k) for k, m in enumerate(RAGGED))
+    third = Experiment(TAILS, as_recording(ragged), 0.5, observations=ragged)
+    return Problem(model(), (experiment(*rows), experiment(rows[2], *rows[4:8], weight=0.5), third))
 
 
 @pytest.mark.parametrize("backend", ["cpu", "reference"])
