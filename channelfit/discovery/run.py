@@ -62,6 +62,8 @@ def ready(
         plan: of the fit file without its section `discover`, with its data.
         section: that section.
         seed: of the search; the plan's without it.
+        backend: see `make_scorer`; "auto" is the processor, because a GPU takes longer to have the
+            kernels of a scheme compiled than a processor takes to compile and to fit it.
 
     Raises InputError: a key that cannot be used, or no scheme of which a model can be made.
     """
@@ -74,7 +76,7 @@ def ready(
     if len(schemes) < 2:
         raise keys.error("leaves one scheme, so that there is nothing to compare")
     models.plan_of(schemes[0])
-    scorer = make_scorer(plan.problem, backend)
+    scorer = make_scorer(plan.problem, "cpu" if backend == "auto" else backend)
     found = identity(plan, scorer) | {
         "discover": dict(section),
         "seed": plan.seed if seed is None else seed,

@@ -145,7 +145,7 @@ def discover(
         open: how many of them are open; the file's, or 1.
         schemes: other keys of the section `discover` of a fit file, such as ``{"cycles": 1}``.
         seed: of the search; the same seed gives the same result. 0, or the file's.
-        backend: what scores the candidates: auto, reference, cpu or cuda.
+        backend: what scores the candidates: auto (the processor), reference, cpu or cuda.
         cluster: where schemes are fitted, as after ``--cluster``; this process without it.
         folder: where to write the run as it goes on, as ``channelfit discover`` does; new or empty.
             Without one nothing is written, until `Discovery.save`.

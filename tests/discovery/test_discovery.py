@@ -327,6 +327,11 @@ def test_a_gpu_finds_what_a_processor_does(plan: FitPlan, device: str) -> None:
     assert len(tables[0][1]) == len(tables[1][1])
 
 
+def test_without_a_choice_schemes_are_fitted_on_the_processor(plan: FitPlan, device: str) -> None:
+    tasks = [ready(plan, TRUTH["fit"]["discover"], backend=one) for one in ("auto", "cuda")]
+    assert [one.backend for one in tasks] == ["cpu", "cuda"]
+
+
 def test_a_scheme_that_fails_is_named_and_the_others_are_fitted(
     plan: FitPlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
