@@ -419,6 +419,17 @@ def on_a_cable_of_a_gpu() -> Iterator[Statement]:
         yield line(label, [float(rows[name.format(one)]["against"]) for one in precisions])
 
 
+def cells_of_a_gpu() -> Iterator[Statement]:
+    """Cells with fitted channels on a GPU, beside the processor and NEURON."""
+    rows = results("cell_cuda")
+    for name, length in (("squid", "500 ms"), ("axon", "8 ms")):
+        cpu, neuron = (rows[f"{name}: seconds beside {other}"] for other in ("the CPU", "NEURON"))
+        apart = at_most(value(rows, f"{name}: largest difference from the CPU"))
+        ours = f"{digits(cpu['value'])} s"
+        others = f"{digits(cpu['against'])} s | {digits(neuron['against'], 4)} s"
+        yield "cell --backend cuda", f"{length} | {ours} | {others} | {apart} |"
+
+
 def statements() -> list[Statement]:
     """All statements that the committed results make."""
     return [
@@ -430,6 +441,7 @@ def statements() -> list[Statement]:
         *on_a_cable_of_a_gpu(),
         *on_a_faulty_plate(),
         *schemes_of_real_cells(),
+        *cells_of_a_gpu(),
     ]
 
 
