@@ -15,7 +15,7 @@ from channelfit.cells.cuda import CellOnGpu
 from channelfit.cells.kernel import CellSource
 from channelfit.cells.membrane import CAPACITANCE, Membrane
 from channelfit.problem.statuses import NOT_FINITE, OK
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import InputError, shown
 from channelfit.reading.memory import check
 from channelfit.scoring.cpu import shared_kernel
 from channelfit.scoring.machine import gpu
@@ -40,8 +40,8 @@ class CellSimulator:
 
     def __init__(self, membrane: Membrane, backend: str = "cpu") -> None:
         self.membrane, self.backend = membrane, backend
-        if backend not in BACKENDS:
-            raise InputError(f'backend "{backend}" is not one of {", ".join(BACKENDS)}')
+        if not isinstance(backend, str) or backend not in BACKENDS:
+            raise InputError(f"backend {shown(backend)} is not one of {', '.join(BACKENDS)}")
         if backend == "auto":
             self.backend = "cuda" if gpu.is_available() else "cpu"
         if self.backend == "cuda":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -162,7 +162,7 @@ class CellSimulation:
         """
         from channelfit.results.report.plots import save  # loads Matplotlib
 
-        prefix = Path(prefix)
+        prefix = _path(prefix, "prefix", "a path")
         if prefix.is_dir():
             prefix /= file_name(self.name)
         endings = (".csv", "-measures.csv", ".png")
@@ -228,14 +228,16 @@ def cell(
         >>> found.set_measures["control"]["spikes"], found.set_measures["changed"]["spikes"]
         (array([[1., 1., 1.]]), array([[0., 0., 0.]]))
     """
+    if not isinstance(currents, bool | np.bool_):
+        raise InputError(f"true or false was expected, not {shown(currents)}", key="currents")
     if isinstance(cell, Mapping):
         doubts: list[Caution] = []
         read = read_cell(Section(_document(cell, doubts), CALL))
         read = replace(read, cautions=(*doubts, *read.cautions))
     else:
-        read = load_cell(Path(cell))
+        read = load_cell(_path(cell, "cell", "a path, or a mapping of the keys of a cell file,"))
     knocked = [knock_out] if isinstance(knock_out, str) else knock_out
-    scales = factors(knocked, scale or {})
+    scales = factors(knocked, {} if scale is None else scale)
     with screen_for(read.name, progress) as screen:
         return simulated(read, scales, currents, backend, screen)
 
@@ -250,8 +252,21 @@ def simulated(
         return CellSimulation(simulate_cell(cell, scales, currents, backend))
 
 
+def _path(given: Any, key: str, expected: str) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"{expected} was expected, not {shown(given)}", key=key)
+    return Path(given)
+
+
 def factors(knock_out: Sequence[str], scale: Mapping[str, Any]) -> dict[str, float]:
     """Return the factors of currents by channel. Raises: InputError for what is no factor."""
+    many = isinstance(knock_out, Iterable) and not isinstance(knock_out, bytes)
+    if not many or not all(isinstance(name, str) for name in knock_out):
+        what = f"names of channels were expected, not {shown(knock_out)}"
+        raise InputError(what, key="knock_out")
+    if not isinstance(scale, Mapping):
+        what = f"a mapping of channels to factors was expected, not {shown(scale)}"
+        raise InputError(what, key="scale")
     found = dict.fromkeys(knock_out, 0.0)
     for name, factor in scale.items():
         number = isinstance(factor, int | float | np.integer | np.floating)

@@ -97,6 +97,8 @@ def test_a_knock_out_is_the_cell_without_the_channel() -> None:
     assert list(alone.measures.columns) == ["control_low", "control", "control_high"]
     with pytest.raises(cf.InputError, match="currents=True"):
         _ = pair.currents_pA
+    with pytest.raises(cf.InputError, match="prefix: a path was expected, not None"):
+        alone.save(None)  # type: ignore[arg-type]
 
 
 def test_posteriors_frames_and_gaps_become_the_same_columns() -> None:
@@ -145,6 +147,25 @@ def test_mistakes_name_their_place(
         cell["channels"]["k"] |= changes
     else:
         cell |= changes
+    with pytest.raises(cf.InputError, match=message):
+        cf.cell(cell, **given)
+
+
+@pytest.mark.parametrize(
+    ("cell", "given", "message"),
+    [
+        ([], {}, "cell: a path, or a mapping of the keys of a cell file, was expected, not"),
+        (None, {}, "cell: a path"),
+        (b"squid.yaml", {}, "cell: a path"),
+        (axon(), {"knock_out": 3}, "knock_out: names of channels were expected, not 3"),
+        (axon(), {"knock_out": [["na"]]}, "knock_out: names"),
+        (axon(), {"scale": [("k", 0.5)]}, "scale: a mapping of channels to factors"),
+        (axon(), {"scale": 0}, "scale: a mapping"),
+        (axon(), {"currents": "yes"}, "currents: true or false was expected"),
+        (axon(), {"backend": np.array([1, 2])}, "backend .* is not one of auto, cpu, cuda"),
+    ],
+)
+def test_other_types_are_refused(cell: Any, given: dict[str, Any], message: str) -> None:
     with pytest.raises(cf.InputError, match=message):
         cf.cell(cell, **given)
 
