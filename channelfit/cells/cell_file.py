@@ -50,6 +50,7 @@ class Cell:
         n_sets, seed: of the parameter sets.
         cautions: what looks wrong in the file and is used nevertheless.
         cable: its shape; None of one compartment.
+        files: models, samples and currents that were read.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Cell:
     seed: int = 0
     cautions: tuple[Caution, ...] = ()
     cable: Cable | None = None
+    files: tuple[Path, ...] = ()
 
     @property
     def traces(self) -> list[tuple[int, float | None]]:
@@ -128,12 +130,13 @@ def read_cell(root: Section) -> Cell:
     celsius = inner.quantity("temperature") if "temperature" in inner else None
     leak = _read_leak(inner, size) if LEAK in inner else None
     channels, cautions = [], []
+    files: list[Path] = []
     for name, row in root.rows("channels"):
         if name in (LEAK, CAPACITANCE) or not re.fullmatch(CHANNEL_NAME, name):
             what = "up to 16 letters and digits, and no name of the membrane, were expected"
             raise root.error(f"{what}, not {shown(name)}", "channels")
         section = Section(row, root.file, f"channels.{name}")
-        channel, strange = _read_channel(section, name, size, celsius)
+        channel, strange = _read_channel(section, name, size, celsius, files)
         channels.append(channel)
         cautions += strange
     if not channels:
@@ -149,7 +152,9 @@ def read_cell(root: Section) -> Cell:
     cell = Cell(
         name,
         joined(name, channels, capacitance, leak),
-        _read_stimulus(root.section("stimulus"), injected) if "stimulus" in root else Stimulus(),
+        _read_stimulus(root.section("stimulus"), injected, files)
+        if "stimulus" in root
+        else Stimulus(),
         times["initial"],
         times["settle"],
         times["duration"],
@@ -167,7 +172,7 @@ def read_cell(root: Section) -> Cell:
     if late:
         text = f"begins at {late[0]:g} ms, after the sweep of {cell.duration_ms:g} ms"
         cautions.append(Caution(f"{root.file}: stimulus", text, "nothing is injected"))
-    return replace(cell, cautions=tuple(cautions))
+    return replace(cell, cautions=tuple(cautions), files=tuple(files))
 
 
 def _read_cable(section: Section) -> Cable:
@@ -226,10 +231,10 @@ def _read_leak(membrane: Section, size: Size) -> tuple[float, float]:
 
 
 def _read_channel(
-    section: Section, name: str, size: Size, celsius: float | None
+    section: Section, name: str, size: Size, celsius: float | None, files: list[Path]
 ) -> tuple[CellChannel, list[Caution]]:
     section.expect(KEYS["cell channel"])
-    fit_file = _model_of(section)
+    fit_file = _model_of(section, files)
     if fit_file.is_function:
         raise section.error("a function has no currents", "model")
     own = fit_file.document.get("temperature")
@@ -263,7 +268,7 @@ def _read_channel(
     if scale < 0 or (given["conductance"] or 0.0) < 0:
         raise section.error("a factor, or a conductance, of 0 or more was expected")
     sampled, samples = (
-        _read_samples(section, model, cautions) if "samples" in section else ((), None)
+        _read_samples(section, model, cautions, files) if "samples" in section else ((), None)
     )
     section.finish()
     channel = CellChannel(
@@ -272,12 +277,14 @@ def _read_channel(
     return channel, cautions
 
 
-def _model_of(section: Section) -> FitFile:
+def _model_of(section: Section, files: list[Path]) -> FitFile:
     given = section.take("model")
     if isinstance(given, Model):
         place = Path(section.file or "")
         return FitFile(given.document, place, place)
-    return read_fit_file(section.existing(section.text("model"), "model"))
+    found = read_fit_file(section.existing(section.text("model"), "model"))
+    files += [found.file, found.model_file]
+    return found
 
 
 def _with_values(section: Section, model: ChannelModel) -> ChannelModel:
@@ -304,10 +311,10 @@ def _with_values(section: Section, model: ChannelModel) -> ChannelModel:
 
 
 def _read_samples(
-    section: Section, model: ChannelModel, cautions: list[Caution]
+    section: Section, model: ChannelModel, cautions: list[Caution], files: list[Path]
 ) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names and the values (n_names, n_rows) of a table that may also hold texts."""
-    place, columns = _sample_columns(section)
+    place, columns = _sample_columns(section, files)
     names = tuple(name for name in model.parameter_names if name in columns)
     if not names:
         known = ", ".join(model.parameter_names)
@@ -329,12 +336,13 @@ def _read_samples(
     return names, values[:, whole]
 
 
-def _sample_columns(section: Section) -> tuple[str, Mapping[str, Any]]:
+def _sample_columns(section: Section, files: list[Path]) -> tuple[str, Mapping[str, Any]]:
     """Return the place of a table and its columns by name, an empty cell as NaN."""
     given = section.take("samples")
     if isinstance(given, Mapping):
         return "the table", given
     file = section.existing(section.text("samples"), "samples")
+    files.append(file)
     text = decoded(file.read_bytes(), file)
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     head, *rows = csv.reader(lines, delimiter=delimiter_of(lines[0])) if lines else [[]]
@@ -346,7 +354,7 @@ def _sample_columns(section: Section) -> tuple[str, Mapping[str, Any]]:
     }
 
 
-def _read_stimulus(section: Section, size: Size) -> Stimulus:
+def _read_stimulus(section: Section, size: Size, files: list[Path]) -> Stimulus:
     section.expect(KEYS["stimulus"])
     pulses = [
         _read_pulse(Section(row, section.file, f"stimulus.pulses[{k}]"), size)
@@ -357,7 +365,7 @@ def _read_stimulus(section: Section, size: Size) -> Stimulus:
         raise section.error("lists of amplitudes are not equally long", "pulses")
     times, current = np.empty(0), np.empty(0)
     if "recorded" in section:
-        times, current = _read_recorded(section.section("recorded"), size)
+        times, current = _read_recorded(section.section("recorded"), size, files)
     section.finish()
     return Stimulus(tuple(pulses), times, current)
 
@@ -378,9 +386,12 @@ def _read_pulse(section: Section, size: Size) -> Pulse:
     return Pulse(amplitudes, start, length, every, count)
 
 
-def _read_recorded(section: Section, size: Size) -> tuple[np.ndarray, np.ndarray]:
+def _read_recorded(
+    section: Section, size: Size, files: list[Path]
+) -> tuple[np.ndarray, np.ndarray]:
     section.expect(KEYS["recorded current"])
     file = section.existing(section.text("file"), "file")
+    files.append(file)
     table = read_columns(file, header=True)
     times = column(table, section.text("time"), file)
     current = column(table, section.text("current"), file)

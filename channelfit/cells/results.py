@@ -163,9 +163,7 @@ def simulate_cell(
     Raises InputError: a channel that is not there, currents of a cable, a backend that cannot run
     here, too little memory, or no set with a finite voltage.
     """
-    if currents and cell.cable is not None:
-        what = "they differ along a cable, and are kept of one compartment alone"
-        raise InputError(what, key="currents")
+    check_changes(cell, scales or {}, currents)
     parameters = cell.parameters
     changed = cell.membrane.scaled(parameters, scales or {})
     simulator = CellSimulator(cell.membrane, backend)
@@ -178,6 +176,14 @@ def simulate_cell(
     worst = map(max, errors, others)
     runs = control, other, dict(scales)
     return CellResult(cell, parameters, *runs, simulator.backend, *worst)
+
+
+def check_changes(cell: Cell, scales: Mapping[str, float], currents: bool) -> None:
+    """Raise InputError for a channel that is not there, or currents of a cable."""
+    if currents and cell.cable is not None:
+        what = "they differ along a cable, and are kept of one compartment alone"
+        raise InputError(what, key="currents")
+    cell.membrane.scaled(cell.membrane.values()[:, None], scales)
 
 
 def _run(simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents: bool) -> CellRun:

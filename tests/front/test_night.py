@@ -398,6 +398,7 @@ def report(**given: Any) -> dict[str, Any]:
     return {"report": {"runs": given}}
 
 
+SQUID = str(ROOT / "models" / "cells" / "squid.yaml")
 #: By what is told of them, jobs that cannot be done.
 BAD: dict[str, dict[str, Any]] = {
     "at least one job": {},
@@ -420,6 +421,7 @@ BAD: dict[str, dict[str, Any]] = {
     "gone.yaml: no such": {"a": {"optimize": {"model": "gone.yaml"}}},
     "nothing fits the pattern": {"a": {"compare": {"fits": "none/*.yaml"}}},
     "jobs.a: --left": {"a": {"fhn": {"left": "open"}}},
+    'the cell has no channel "zz"': {"a": {"cell": {"cell": SQUID, "scale": "zz=1"}}},
     "NUL character": {"a": {"fhn": {"left": "a\0b"}}},
 }
 NAMES = ["..", ".", "a/b", "/etc", "a\\b", "-rf", "a b", "", "é", "a.b", "a" * 61, "$(id)", "a\nb"]
@@ -778,6 +780,17 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
     assert history(out / "long") == history(whole / "long")
     for name in ("long/fit.yaml", "long/traces_1.csv", "next/model_b-activation.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
+
+
+@integration
+def test_a_cell_is_a_job(tmp_path: Path) -> None:
+    """With the files that the cell file names among those that must not change."""
+    job = {"cell": {"cell": SQUID, "scale": "k=0.8", "set": "duration=10"}}
+    ran(write(tmp_path, {"a": job}), "--out", tmp_path / "o")
+    written = {file.name for file in (tmp_path / "o" / "a").iterdir()}
+    assert written == {"squid.csv", "squid-measures.csv", "squid.png"}
+    inputs = record(tmp_path / "o")["jobs"]["a"]["inputs"]
+    assert {"squid.yaml", "na_hh.yaml", "k_hh_gate.yaml"} <= {Path(file).name for file in inputs}
 
 
 @integration

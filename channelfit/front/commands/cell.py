@@ -6,7 +6,8 @@ from typing import Any
 
 import click
 
-from channelfit.cells.cell_file import load_cell
+from channelfit.cells.cell_file import Cell, load_cell
+from channelfit.cells.results import check_changes
 from channelfit.front.cells import factors, simulated
 from channelfit.front.interrupts import all_is_done
 from channelfit.front.json_lines import JsonLines
@@ -20,8 +21,7 @@ from channelfit.results.report import terminal
 def cell(options: CellOptions) -> None:
     """Simulate a cell, print its measures and write its files."""
     with JsonLines("cell", options.as_json) as lines:
-        scales = factors(options.knock_out, dict(map(_scale, pairs_in(options.scale, "--scale"))))
-        read = load_cell(options.file, options.overrides)
+        read, scales = prepare(options)
         with lines.screen(read.name, options.quiet) as screen:
             found = simulated(read, scales, options.currents, options.backend, screen)
         files = found.save(options.out or ".")
@@ -33,6 +33,14 @@ def cell(options: CellOptions) -> None:
         _print(found.summary)
     for file in files:
         click.echo(printable(str(file)))
+
+
+def prepare(options: CellOptions) -> tuple[Cell, dict[str, float]]:
+    """Return the cell and the factors of its channels. Raises InputError: what cannot be used."""
+    scales = factors(options.knock_out, dict(map(_scale, pairs_in(options.scale, "--scale"))))
+    read = load_cell(options.cell, options.overrides)
+    check_changes(read, scales, options.currents)
+    return read, scales
 
 
 def _scale(pair: tuple[str, str]) -> tuple[str, float]:

@@ -32,7 +32,7 @@ _REPORT = "report.html"
 #: Arguments without which a command can only resume.
 _NEEDED = {"optimize": ("model",), "discover": ("model",), "curves": ("curve", "data")}
 #: Commands whose results begin with a prefix: the folder of the job, which is made before.
-_PREFIXED = ("simulate", "curves")
+_PREFIXED = ("simulate", "curves", "cell")
 
 
 class Call:

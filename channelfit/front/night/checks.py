@@ -25,6 +25,7 @@ from channelfit.discovery.run import ready as ready_to_discover
 from channelfit.front import kinds
 from channelfit.front.commands import doctor
 from channelfit.front.commands.batch import request_of
+from channelfit.front.commands.cell import prepare as cell_and_scales
 from channelfit.front.commands.inputs import changes_of, model_with_values, prepare
 from channelfit.front.commands.studies import study_request
 from channelfit.front.discoveries import read
@@ -33,6 +34,7 @@ from channelfit.front.night.calls import Call
 from channelfit.front.night.jobs import Result
 from channelfit.front.reports import figure_kinds
 from channelfit.front.studies import check_request
+from channelfit.front.verbs.cell import CellOptions
 from channelfit.front.verbs.curves import CurvesOptions
 from channelfit.front.verbs.discover import DiscoverOptions
 from channelfit.front.verbs.fhn import FhnOptions
@@ -206,6 +208,12 @@ def _simulate(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[s
     yield from ()
 
 
+def _cell(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
+    cell, _ = cell_and_scales(CellOptions(**vars(given)))
+    checks.screen.warn(cell.cautions)
+    yield from map(str, cell.files)
+
+
 def _curves(checks: Checks, given: SimpleNamespace, place: Path) -> Iterator[str]:
     from channelfit.front.commands.curves import formula_and_inputs  # loads Matplotlib
 
@@ -257,6 +265,7 @@ _CHECKS: dict[str, Callable[[Checks, Any, Path], Iterator[str]]] = {
     "report": _report,
     "export": _export,
     "simulate": _simulate,
+    "cell": _cell,
     "curves": _curves,
     "fhn": _fhn,
     "validate": _validate,

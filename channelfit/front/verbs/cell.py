@@ -41,7 +41,7 @@ class CellOptions:
       channelfit cell my_cell.yaml --knock-out na --currents --out figures/no_na
     """
 
-    file: Path = path_argument("file", metavar="CELL", python="cell")
+    cell: Path = path_argument("cell")
     out: Path | None = file_path(
         "--out",
         "PREFIX",

@@ -35,6 +35,7 @@ COMMANDS = {
     "report": {"runs": {"run": "four_states"}, "figures": "pdf"},
     "export": {"fit": {"run": "four_states"}, "to": "nmodl", "point-process": True},
     "simulate": {"model": {"run": "four_states"}, "protocol": "staircase.yaml"},
+    "cell": {"cell": "neuron.yaml", "scale": "k=0.8"},
     "validate": {"model": {"run": "four_states"}},
 }
 
