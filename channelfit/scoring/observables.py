@@ -19,12 +19,17 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.observation import LEAST_SAMPLES, Measure
+from channelfit.scoring.kernels.peak_kernels import (
+    HALVINGS,
+    NEWTON,
+    found_crossings,
+    found_extrema,
+)
 from channelfit.scoring.machine.arrays import array_module, to_host
 
 #: The five places of a polynomial, and from these to its coefficients.
 _PLACES = np.arange(LEAST_SAMPLES) - LEAST_SAMPLES // 2
 _COEFFICIENTS = np.linalg.inv(np.vander(_PLACES.astype(float), increasing=True))
-_HALVINGS, _NEWTON = 3, 4
 #: Time constants that are tried first: so many, from a share of an interval to a multiple of the
 #: window; and how often they are improved.
 _TRIED, _SHORTEST, _LONGEST, _IMPROVED = {1: 24, 2: 14}, 0.5, 5.0, 15
@@ -181,13 +186,13 @@ class _Local:
         polynomial = _derived(self.coefficients, derivative)
         slope = _derived(polynomial, 1)
         above = xp.sign(_horner(polynomial, low) - level)
-        for _ in range(_HALVINGS):
+        for _ in range(HALVINGS):
             middle = 0.5 * (low + high)
             same = (_horner(polynomial, middle) - level) * above > 0
             low, high = xp.where(same, middle, low), xp.where(same, high, middle)
         u = 0.5 * (low + high)
         least, most = xp.minimum(low, high), xp.maximum(low, high)
-        for _ in range(_NEWTON):
+        for _ in range(NEWTON):
             step = (_horner(polynomial, u) - level) / _horner(slope, u)
             u = xp.clip(xp.where(xp.isfinite(step), u - step, u), least, most)
         return u
@@ -216,20 +221,25 @@ class Extremum:
     @classmethod
     def of(cls, samples: Samples, smallest: bool = False) -> Extremum:
         """Find it in each window."""
-        with np.errstate(all="ignore"):  # of candidates that fail
-            return cls._found(samples, smallest)
-
-    @classmethod
-    def _found(cls, samples: Samples, smallest: bool) -> Extremum:
         y, xp = samples.y, array_module(samples.y)
         if smallest:
             k = xp.argmax(xp.where(samples.inside, -xp.abs(y), -xp.inf), axis=-1)
-            at_k = xp.take_along_axis(y, k[..., None], axis=-1)[..., 0]
         else:  # without an array of sizes, which takes longer than to look twice
             ends = [f(y, axis=-1) for f in (xp.argmax, xp.argmin)]
             high, low = (xp.take_along_axis(y, one[..., None], axis=-1)[..., 0] for one in ends)
-            is_high = xp.abs(high) >= xp.abs(low)
-            k, at_k = xp.where(is_high, *ends), xp.where(is_high, high, low)
+            k = xp.where(xp.abs(high) >= xp.abs(low), *ends)
+        if xp is not np:
+            return cls.by_arrays(samples, k, smallest)
+        first, polynomials, u, at_edge, value = found_extrema(
+            y, samples.n, k, smallest, _COEFFICIENTS
+        )
+        return cls(samples, k, _Local(first, np.moveaxis(polynomials, -1, 0)), u, at_edge, value)
+
+    @classmethod
+    def by_arrays(cls, samples: Samples, k: Any, smallest: bool) -> Extremum:
+        """Find it about samples k (.., n_sweeps) by arithmetic of arrays."""
+        y, xp = samples.y, array_module(samples.y)
+        at_k = xp.take_along_axis(y, k[..., None], axis=-1)[..., 0]
         up = xp.sign(at_k) * (-1.0 if smallest else 1.0)
         local = _Local.about(samples, k)
         middle = (k - local.first - LEAST_SAMPLES // 2).astype(float)
@@ -277,25 +287,14 @@ class Extremum:
             before: whether the last time before the peak is meant, or the first one after it.
         """
         samples, xp = self.samples, array_module(self.samples.y)
-        y, last, k = samples.y, samples.n - 1, self.k[..., None]
-        up, level = xp.sign(self.value), fraction * xp.abs(self.value)
-        low = up[..., None] * y < level[..., None]
-        places = xp.arange(y.shape[-1])
-        if before:  # the last low sample before the peak, or the first one after it
-            low &= places < k
-            at = nearest = len(places) - 1 - xp.argmax(low[..., ::-1], axis=-1)
-            edge = xp.zeros_like(self.k)
+        y = samples.y
+        if xp is np:
+            given = y, samples.n, self.k, self.value, fraction, before, _COEFFICIENTS
+            crosses, first, polynomials, u = found_crossings(*given)
+            local = _Local(first, np.moveaxis(polynomials, -1, 0))
         else:
-            low &= places > k
-            nearest = xp.argmax(low, axis=-1)
-            at, edge = nearest - 1, xp.broadcast_to(last, self.k.shape)
-        crosses = xp.take_along_axis(low, nearest[..., None], axis=-1)[..., 0]
-        crosses &= nearest <= last
-        crosses &= up * xp.take_along_axis(y, k, axis=-1)[..., 0] >= level
-        at = xp.where(crosses, at, 0)
-        local = _Local.about(samples, at)
-        low = (at - local.first - LEAST_SAMPLES // 2).astype(float)
-        u = local.root(low, low + 1.0, fraction * self.value, 0)
+            crosses, local, u = self.crossing_by_arrays(fraction, before)
+        edge = xp.zeros_like(self.k) if before else xp.broadcast_to(samples.n - 1, self.k.shape)
         time = self.time_of(local.first, u)
         # beyond the end: by what is lacking, so that a search is led there
         at_edge = xp.take_along_axis(y, edge[..., None], axis=-1)[..., 0]
@@ -317,6 +316,31 @@ class Extremum:
             ]
 
         return xp.where(crosses, time, beyond), slope
+
+    def crossing_by_arrays(self, fraction: float, before: bool) -> tuple[Any, _Local, Any]:
+        """Find such a place by arithmetic of arrays.
+
+        Returns: whether there is one (.., n_sweeps), the samples about it, the place among these.
+        """
+        samples, xp = self.samples, array_module(self.samples.y)
+        y, k = samples.y, self.k[..., None]
+        up, level = xp.sign(self.value), fraction * xp.abs(self.value)
+        low = up[..., None] * y < level[..., None]
+        places = xp.arange(y.shape[-1])
+        if before:  # the last low sample before the peak, or the first one after it
+            low &= places < k
+            at = nearest = len(places) - 1 - xp.argmax(low[..., ::-1], axis=-1)
+        else:
+            low &= places > k
+            nearest = xp.argmax(low, axis=-1)
+            at = nearest - 1
+        crosses = xp.take_along_axis(low, nearest[..., None], axis=-1)[..., 0]
+        crosses &= nearest < samples.n
+        crosses &= up * xp.take_along_axis(y, k, axis=-1)[..., 0] >= level
+        at = xp.where(crosses, at, 0)
+        local = _Local.about(samples, at)
+        begin = (at - local.first - LEAST_SAMPLES // 2).astype(float)
+        return crosses, local, local.root(begin, begin + 1.0, fraction * self.value, 0)
 
 
 # --- exponentials --------------------------------------------------------------------------------
@@ -458,7 +482,7 @@ class _ExponentialFit:
             if not len(left):
                 break
         self.q[left] = q
-        for _ in range(_NEWTON):  # as sums of squares do not tell the last digits apart
+        for _ in range(NEWTON):  # as sums of squares do not tell the last digits apart
             linear, residual = self._solved(self.q, self.y)
             step = self._step(self.q, linear, residual, xp.zeros(len(self.q)), whole=True)
             close = xp.abs(step).max(axis=1) < 1e-2

@@ -32,9 +32,10 @@ from channelfit.scoring.observables import (
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
 from channelfit.scoring.tangent_plan import RowBlock
 
-#: Numbers of currents that are held at once by a thread on the CPU, where its cache has room for
-#: them and fewer would be less work than the calls that do it, and on a GPU.
+#: Numbers that are held at once by a thread on the CPU, as far as its cache has room, and on a GPU.
 _AT_ONCE, _AT_ONCE_ON_GPU = 1 << 20, 1 << 27
+#: Numbers from which several threads are faster than one.
+_WORTH_SHARING = 1 << 19
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +43,14 @@ class _Piece:
     """Samples of several sweeps' windows that one matrix makes of rows.
 
     Attributes:
-        sweeps: (n,) of these sweeps.
+        sweeps: (n,) of these sweeps; among: the same as an index, a slice of all where they are.
         window: the samples of the windows.
         rows: (n, rank), and root: (n, 1), as in `RowBlock`.
         basis: (n_samples, rank); None for the identity.
     """
 
     sweeps: Any
+    among: Any
     window: slice
     rows: Any
     root: Any
@@ -131,7 +133,8 @@ class _Windows:
             whole = None if k < 0 else blocks[k].basis
             basis = None if whole is None else xp.asarray(whole[first : first + b - a])
             sweeps, rows, root = (xp.asarray(np.array(one)) for one in zip(*some, strict=True))
-            yield _Piece(sweeps, slice(a, b), rows, root[:, None], basis)
+            among = slice(None) if len(some) == len(self.n) else sweeps
+            yield _Piece(sweeps, among, slice(a, b), rows, root[:, None], basis)
 
 
 class _Group:
@@ -183,7 +186,7 @@ class _Group:
             for piece in windows.pieces(blocks, xp):
                 found = piece.taken(currents) / piece.root
                 found = found if piece.basis is None else found @ piece.basis.T
-                y[:, own][:, piece.sweeps, piece.window] = found
+                y[:, own][:, piece.among, piece.window] = found
         if factor is not None:
             y *= factor
         found = []
@@ -194,12 +197,12 @@ class _Group:
             by = xp.zeros((*value.shape, rows.shape[2] - 1))
             for piece in self.distinct[number].pieces(blocks, xp):
                 if isinstance(by_samples, list):
-                    by[:, piece.sweeps] += _by_spots(piece, by_samples, factors, rows)
+                    by[:, piece.among] += _by_spots(piece, by_samples, factors, rows)
                     continue
                 slopes = by_samples if factors is None else by_samples * factors
-                slopes = slopes[:, piece.sweeps, piece.window] / piece.root
+                slopes = slopes[:, piece.among, piece.window] / piece.root
                 slopes = slopes if piece.basis is None else slopes @ piece.basis
-                by[:, piece.sweeps] += _by_rows(piece, slopes, rows)
+                by[:, piece.among] += _by_rows(piece, slopes, rows)
             found.append((value, by))
         return found
 
@@ -237,8 +240,8 @@ def _by_spots(piece: _Piece, spots: list[Spot], factor: Any, rows: Any) -> Any:
     xp, first = array_module(rows), piece.window.start
     n, total = piece.window.stop - first, 0.0
     for spot in spots:
-        weights = spot.weights[:, piece.sweeps] / piece.root
-        k = spot.first[:, piece.sweeps, None] + xp.arange(LEAST_SAMPLES)
+        weights = spot.weights[:, piece.among] / piece.root
+        k = spot.first[:, piece.among, None] + xp.arange(LEAST_SAMPLES)
         if factor is not None:
             weights = weights * factor[piece.sweeps[:, None], k]
         k = k - first
@@ -446,6 +449,8 @@ class ObservedScorer(ChannelScorer):
                 some(slice(first, min(first + step, n)))
             return
         cores = usable_cores()
+        if n * numbers >= _WORTH_SHARING:
+            step = min(step, -(-n // cores))
 
         def blocks(first: int, last: int) -> None:
             for k in range(first, last):

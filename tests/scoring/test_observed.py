@@ -17,6 +17,8 @@ from channelfit.problem.experiment import Experiment, Problem, n_scored, total_w
 from channelfit.problem.observation import Measure, Observation, Window, as_recording
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import OK
+from channelfit.scoring.kernels.peak_kernels import found_crossings
+from channelfit.scoring.observables import _COEFFICIENTS, Extremum, Samples
 from channelfit.scoring.scorer import make_scorer
 from support.schemes import recording_of
 
@@ -391,3 +393,38 @@ def test_only_windows_are_sampled_and_pauses_are_one_step() -> None:
     traces = make_scorer(whole, "cpu").simulate(problem.values()[:, None])[0][0, :, 0]
     last, first = (np.abs(traces[k : k + 100]).max() for k in (len(traces) - 100, 5000))
     assert found == pytest.approx(last / first, rel=1e-3)
+
+
+def test_peaks_are_those_of_arrays() -> None:
+    """The kernels of processors against the arithmetic that GPUs do, of random smooth currents."""
+    draw = np.random.default_rng(4)
+    t = np.arange(90.0)
+    rates = draw.uniform(0.02, 0.5, (2, 7, 6, 1))
+    y = draw.normal(size=(7, 6, 1)) * np.exp(-rates[0] * t) - np.exp(-rates[1] * t)
+    n = np.array([90, 5, 40, 90, 8, 60])
+    y = np.where(np.arange(90) < n[:, None], y, 0.0)
+    samples = Samples(y, n, np.zeros(6), 0.05 * n, np.full(6, 0.05))
+    crossed = []
+    for smallest in (False, True):
+        one = Extremum.of(samples, smallest)
+        other = Extremum.by_arrays(samples, one.k, smallest)
+        for name in ("u", "value", "time", "at_edge"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=1e-9)
+        np.testing.assert_array_equal(one.local.first, other.local.first)
+        if smallest:
+            continue
+        for fraction, before in (
+            (0.9, True),
+            (0.5, True),
+            (0.9, False),
+            (0.2, False),
+            (0.01, False),
+        ):
+            crosses, local, u = one.crossing_by_arrays(fraction, before)
+            given = (y, n, one.k, one.value, fraction, before, _COEFFICIENTS)
+            found = found_crossings(*given)
+            np.testing.assert_array_equal(found[0], crosses)
+            np.testing.assert_array_equal(found[1][crosses], local.first[crosses])
+            np.testing.assert_allclose(found[3][crosses], u[crosses], atol=1e-9)
+            crossed.append(crosses.mean())
+    assert 0.1 < np.mean(crossed) < 0.9
