@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from channelfit.scoring.cpu import CpuScorer
 from channelfit.scoring.layout.held_compression import compression
 from channelfit.scoring.machine.threads import keep_to
 from channelfit.scoring.neuron.importing_myokit import translated
-from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, Scorer, make_scorer
+from channelfit.scoring.scorer import Linearization, Score, Scorer
 from channelfit.scoring.tangent_plan import may_oscillate
 from channelfit.search.hybrid import Hybrid
 from channelfit.search.objective import Objective
@@ -84,63 +85,64 @@ class MeanOfRoots(Scorer):
     """The mean of the root mean squares of several experiments, each sample with its own weight.
 
     Arguments:
-        weighted: of each experiment a scorer, and the number by which its cost becomes a square.
-        currents: a scorer of all of them with data of 0 pA and weights of 1 in the same samples.
+        problem: all experiments, with data of 0 pA and weights of 1 in the same samples.
         before: (n,) pA, the root of one over the weight of each sample of a pulse.
         ratios: (n_experiments, n_pulses, n), the data over `before`.
     """
 
-    backend, path = "cpu", ""
+    backend, path = "cpu", "stepping"
 
-    def __init__(
-        self,
-        weighted: list[tuple[ChannelScorer, float]],
-        currents: CpuScorer,
-        before: np.ndarray,
-        ratios: np.ndarray,
-    ) -> None:
-        self.weighted, self.currents = weighted, currents
-        tree = currents.problem.scored
-        basis = compression(len(before), may_oscillate(currents.problem.model)).basis
+    def __init__(self, problem: Problem, before: np.ndarray, ratios: np.ndarray) -> None:
+        model = problem.model
+        held = replace(model, parameters=tuple(replace(p, fixed=True) for p in model.parameters))
+        self.problem = problem
+        self.currents = CpuScorer(problem, path="stepping")
+        self.values = CpuScorer(replace(problem, model=held), path="stepping")
+        basis = compression(len(before), may_oscillate(model)).basis
         q, self.r = np.linalg.qr(basis / before[:, None])
         # the runs are the pulses; where those of the compression stand among them
         starts = np.array(
-            [places[:, places[0].argmax() + 1 - len(before)] for places in tree.outputs]
+            [places[:, places[0].argmax() + 1 - len(before)] for places in problem.scored.outputs]
         )
         order = np.argsort(np.argsort(starts.ravel())).reshape(starts.shape)
         self.order, self.target = order, ratios @ q
         self.rest = (ratios**2).sum(axis=(1, 2)) - (self.target**2).sum(axis=(1, 2))
         self.n = ratios[0].size
-        self.free = [k for k, p in enumerate(currents.problem.model.parameters) if not p.fixed]
+        self.free = [k for k, p in enumerate(model.parameters) if not p.fixed]
+
+    def _of_runs(self, rows: np.ndarray) -> np.ndarray:
+        """Rows (n_residuals, m) over `before`: (m, n_experiments, n_pulses, rank)."""
+        found = rows.reshape(-1, self.order.size, rows.shape[-1])[:, self.order]
+        return np.moveaxis(found, (0, 3), (3, 0)) @ self.r.T
+
+    def _roots(self, residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Fit less data in the same order, and the roots (m, n_experiments)."""
+        y = self._of_runs(residuals) - self.target
+        square = ((y**2).sum(axis=(2, 3)) + self.rest) / self.n
+        return y, np.sqrt(np.maximum(square, 1e-300))
 
     def score(self, parameters: Any) -> Score:
-        """Return the mean of the roots of all costs."""
-        scores = [one.score(parameters) for one, _ in self.weighted]
-        costs = [s.cost * w for s, (_, w) in zip(scores, self.weighted, strict=True)]
-        status = np.max([s.status for s in scores], axis=0)
-        return Score(np.mean(np.sqrt(costs), axis=0), status)
+        """Return the mean of all roots."""
+        _, root = self._roots(self.values.residuals(parameters)[0])
+        cost = root.mean(axis=1)
+        good = np.isfinite(cost)
+        return Score(np.where(good, cost, np.inf), np.where(good, OK, NOT_FINITE).astype(np.int8))
 
     def linearize(self, parameters: Any) -> Linearization:
         """Return it with its derivatives."""
-        found, n = Linearization.empty(*parameters.shape), parameters.shape[1]
+        found = Linearization.empty(*parameters.shape)
         residuals, jacobian, _ = self.currents.residuals(parameters)
-        n_runs = self.order.size
-        y = residuals.reshape(-1, n_runs, n)[:, self.order]  # rank, experiments, pulses, candidates
-        dy = jacobian[:, self.free].reshape(-1, n_runs, len(self.free), n)[:, self.order]
-        y = np.einsum("ij,jekc->eikc", self.r, y) - self.target.transpose(0, 2, 1)[..., None]
-        dy = np.einsum("ij,jekpc->eikpc", self.r, dy, optimize=True)
-        square = ((y**2).sum(axis=(1, 2)) + self.rest[:, None]) / self.n
-        root = np.sqrt(np.maximum(square, 1e-300))
-        share = 1 / (len(root) * self.n * root)
-        found.cost[:] = root.mean(axis=0)
+        y, roots = self._roots(residuals)
+        found.cost[:] = roots.mean(axis=1)
         found.status[:] = np.where(np.isfinite(found.cost), OK, NOT_FINITE)
-        gradient = np.einsum("ec,eikc,eikpc->pc", share, y, dy, optimize=True)
-        dy *= np.sqrt(share)[:, None, None, None]
-        hessian = np.einsum("eikpc,eikqc->pqc", dy, dy, optimize=True)
-        found.gradient[self.free] = gradient
-        found.hessian[np.ix_(self.free, self.free)] = hessian
-        failed = found.status != OK
-        found.cost[failed], found.gradient[:, failed], found.hessian[..., failed] = np.inf, 0, 0
+        for c, root in enumerate(roots):
+            if found.status[c] != OK:
+                found.cost[c], found.gradient[:, c], found.hessian[..., c] = np.inf, 0.0, 0.0
+                continue
+            share = np.sqrt(1 / (len(root) * self.n * root))[:, None, None]
+            dy = (self._of_runs(jacobian[:, self.free, c]) * share).reshape(len(self.free), -1)
+            found.gradient[self.free, c] = dy @ (y[c] * share).ravel()
+            found.hessian[np.ix_(self.free, self.free, [c])] = (dy @ dy.T)[..., None]
         return found
 
 
@@ -214,26 +216,21 @@ class Case:
         """The problem, and the scorer of the published cost."""
         model = build_model(document, None)
         free = Problem(model, (Experiment(milnes("0 nM")),))
-        (control,) = make_scorer(free, "cpu").simulate(model.values()[:, None])
+        (control,) = CpuScorer(free, path="stepping").simulate(model.values()[:, None])
         window = REST + np.arange(WINDOW[0], WINDOW[1], STEP)
         at = np.round(window / STEP).astype(int)
         before = control[0, at, 0]
-        known, ratios = recordings(self.folder, self.drug), []
-        weighted, plain = [], []
-        for file, level in known:
+        experiments, ratios = list[Experiment](), list[np.ndarray]()
+        for file, level in recordings(self.folder, self.drug):
             protocol = milnes(f"{level} nM")
-            ratio = np.loadtxt(file, delimiter=",", skiprows=1)[:, 1].reshape(N_PULSES, len(at))
-            current = np.zeros((N_PULSES, protocol.n_times_max))
-            weight = np.zeros(current.shape)
-            current[:, at], weight[:, at] = ratio * before, 1 / before**2
-            one = Experiment(protocol, Recording.from_arrays(protocol, current, weight=weight))
-            mean = float(weight.sum()) / ratio.size
-            weighted.append((make_scorer(Problem(model, (one,)), "cpu"), mean))
-            none = Recording.from_arrays(protocol, 0 * current, weight=(weight > 0).astype(float))
-            plain.append(Experiment(protocol, none))
-            ratios.append(ratio)
-        problem = Problem(model, tuple(plain))
-        return problem, MeanOfRoots(weighted, CpuScorer(problem), before, np.array(ratios))
+            ratio = np.loadtxt(file, delimiter=",", skiprows=1)[:, 1]
+            ratios.append(ratio.reshape(N_PULSES, len(at)))
+            weight = np.zeros((N_PULSES, protocol.n_times_max))
+            weight[:, at] = 1.0
+            none = Recording.from_arrays(protocol, 0 * weight, weight=weight)
+            experiments.append(Experiment(protocol, none))
+        problem = Problem(model, tuple(experiments))
+        return problem, MeanOfRoots(problem, before, np.array(ratios))
 
     def parameters(self, model: Any, values: np.ndarray) -> np.ndarray:
         """All parameters of a model (n_parameters, 1), with the published ones."""

@@ -224,15 +224,15 @@ class SchemeWalk(Walk):
         order = _narrow(self.transitions, len(chain.states))
         self.transitions[:, :2] = np.argsort(order)[self.transitions[:, :2]]
         self.reach = int(np.abs(self.transitions[:, 0] - self.transitions[:, 1]).max())
-        n, n_rates, width = len(chain.states), len(source.rates), source.width
+        n, width = len(chain.states), source.width
         self.conductances = np.array(chain.conductances)[order]
         tree, n_tables = self.tree, len(self.tree.table_dt)
         n_levels = int(plan.levels.max(initial=1))
         self.states = np.zeros((tree.n_slots, n))
         self.dstates = np.zeros((tree.n_slots, n, width))
         self.powers = np.empty((n_tables, n_levels, n, n))
-        # without directions no derivative by a rate is of use
-        n_slopes = n_rates if source.partials else 0
+        # derivatives by other rates are of no use
+        n_slopes = 1 + max((u for u, _ in source.partials), default=-1)
         self.dpowers = np.empty((n_tables, n_levels, n, n, n_slopes))
         self.m, self.dm = np.empty((8, n, n)), np.empty((8, n, n, n_slopes))
         self.at_held = self._room(len(tree.voltages))

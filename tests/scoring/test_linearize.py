@@ -207,19 +207,20 @@ def test_a_bounded_rate_has_no_slope(backend: str) -> None:
 
 def test_fixed_parameters_have_zero_rows(backend: str) -> None:
     model, parameters = model_named("model_b"), candidates(model_named("model_b"), 3)
+    fixed = 0, 1, 3, 8  # the first two are all parameters of one rate
 
     def linearized(backend: str, *fixed: int) -> Linearization:
         some = (replace(p, fixed=k in fixed) for k, p in enumerate(model.parameters))
         own = replace(model, parameters=tuple(some))
-        return make_scorer(problem_of(own, LONG), backend).linearize(parameters)
+        return make_scorer(problem_of(own, LONG, RAMPS), backend).linearize(parameters)
 
-    truth, test, still = (linearized(backend, *f) for f in ((), (0, 3, 8), range(9)))
-    free = [k for k in range(9) if k not in (0, 3, 8)]
+    truth, test, still = (linearized(backend, *f) for f in ((), fixed, range(9)))
+    free = [k for k in range(9) if k not in fixed]
     assert test.cost == pytest.approx(truth.cost, rel=1e-12)
     assert test.gradient[free] == pytest.approx(truth.gradient[free], rel=1e-9)
     some = np.ix_(free, free)
     assert test.hessian[some] == pytest.approx(truth.hessian[some], rel=1e-9)
-    for of_fixed in (test.gradient[[0, 3, 8]], test.hessian[[0, 3, 8]], still.gradient):
+    for of_fixed in (test.gradient[[*fixed]], test.hessian[[*fixed]], still.gradient):
         assert (of_fixed == 0).all()
     assert still.cost == pytest.approx(truth.cost, rel=1e-12)
     assert still.hessian.shape == (9, 9, 3)

@@ -55,7 +55,7 @@ def closeColumns(p, dp):
 
 
 def propagator(depth, transitions, p, dp, m, dm):
-    """Store exp(A) in p (n, n), and its derivatives by the logarithm of each rate in dp.
+    """Store exp(A) in p (n, n), and its derivatives by the logarithms of the first rates in dp.
 
     A is the generator matrix times a duration. It is written as B - a I, where a is the fastest
     exit from a state and no element of B is negative, so that the series of exp(B) adds without
@@ -63,8 +63,8 @@ def propagator(depth, transitions, p, dp, m, dm):
     `closeColumns` follows on each product.
 
     depth (n_rates,): each rate times the duration. transitions (n_transitions, 4): source, target,
-    rate, multiplicity. dp (n, n, n_rates). m (k, n, n), dm (k, n, n, n_rates): scratch of at least
-    seven matrices.
+    rate, multiplicity. dp (n, n, n_slopes). m (k, n, n), dm (k, n, n, n_slopes): scratch of at
+    least seven matrices.
     """
     n, n_rates = p.shape[0], dp.shape[2]
     a, da = m[0], dm[0]
@@ -75,7 +75,7 @@ def propagator(depth, transitions, p, dp, m, dm):
         flow = transitions[t, 3] * depth[u]
         a[j, i] += flow
         a[i, i] -= flow
-        if n_rates:
+        if u < n_rates:
             da[j, i, u] += flow
             da[i, i, u] -= flow
     fastest = 0.0
@@ -148,7 +148,7 @@ def propagator(depth, transitions, p, dp, m, dm):
 
 
 def steadyState(rate, transitions, x, dx, m, dm):
-    """Store x (n,), the steady state of a scheme, and its derivatives dx (n, n_rates) by log rate.
+    """Store x (n,), the steady state of a scheme, and derivatives dx (n, n_slopes) by log rates.
 
     It solves A x = 0 with sum(x) = 1, where A is the generator matrix of the scheme. States are
     eliminated one by one without a subtraction, so that small occupancies keep all their digits
@@ -156,7 +156,7 @@ def steadyState(rate, transitions, x, dx, m, dm):
     rate to one before it, possibly through later states.
 
     rate (n_rates,): 1/ms. transitions (n_transitions, 4): source, target, rate, multiplicity.
-    m (n, n), dm (n, n, n_rates): scratch for the matrix and its derivatives by log rate.
+    m (n, n), dm (n, n, n_slopes): scratch for the matrix and its derivatives by log rate.
     """
     n, n_rates = x.shape[0], dx.shape[1]
     m[:] = 0.0
@@ -166,7 +166,7 @@ def steadyState(rate, transitions, x, dx, m, dm):
         i, j, u = transitions[t, 0], transitions[t, 1], transitions[t, 2]
         flow = transitions[t, 3] * rate[u]
         m[j, i] += flow
-        if n_rates:
+        if u < n_rates:
             dm[j, i, u] += flow
     # Eliminate the last state k: whatever flows into it leaves to an earlier state at once. Row k
     # becomes the occupancy of k for each unit of occupancy of the earlier states.

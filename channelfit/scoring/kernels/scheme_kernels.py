@@ -299,7 +299,7 @@ def _exponential(depth, bend, x, dx, columns, transitions, m, dm):
                     r = flow[t] * share
                     for k in range(lanes):
                         fresh[j, k] += r * term[i, k]
-                    if n_rates:
+                    if u < n_rates:
                         fresh[i, n + 1 + u] -= r * term[i, n]
                         fresh[j, n + 1 + u] += r * term[i, n]
                 for i in range(n):

@@ -61,6 +61,10 @@ class TangentSource:
         self.rates = list(dict.fromkeys(expressions))
         for chain in () if expressions else model.chains:
             self.rates += [t.rate for t in chain.transitions if t.rate not in self.rates]
+            # those of which derivatives are needed stand first
+            free = {p.name for p in model.parameters if not p.fixed}
+            behind = {r: model.names_behind(*(s.name for s in r.free_symbols)) for r in self.rates}
+            self.rates.sort(key=lambda rate: not behind[rate] & free)
         plain = {t.rate for c in model.chains for t in c.transitions if not t.signed}
         self.least = [RATE_FLOOR if rate in plain else -RATE_CEILING for rate in self.rates]
         self.free = [k for k, p in enumerate(model.parameters) if not p.fixed]
