@@ -12,6 +12,7 @@ import sympy
 from scipy.integrate import solve_ivp
 from scipy.linalg import null_space
 
+from channelfit.batch.make_scorers import well_scorers
 from channelfit.model.channel import ChannelModel
 from channelfit.model.evaluation import evaluate
 from channelfit.model.model_file import build_model
@@ -193,6 +194,18 @@ def test_a_gpu_computes_what_the_cores_do(device, document, puff, held):
             assert np.abs(found.gradient - slopes.gradient).max() < 1e-8 * largest
             assert np.abs(found.hessian - slopes.hessian).max() < 1e-8 * slopes.hessian.max()
     assert ways >= 2
+
+
+@pytest.mark.slow
+def test_a_batch_on_a_gpu_sees_concentrations(device):
+    problem, candidates = with_data(SCHEME, protocol("exchange"))
+    ((_, cpu),), ((_, gpu),) = (well_scorers([problem], backend) for backend in ("cpu", "cuda"))
+    well = np.zeros(candidates.shape[1], int)
+    truth, found = cpu.linearize(candidates, well), gpu.linearize(candidates, well)
+    assert found.cost == pytest.approx(truth.cost, rel=1e-7)
+    assert found.gradient == pytest.approx(truth.gradient, rel=1e-6, abs=1e-6)
+    crossed, of_cpu = gpu.cross_products(candidates), cpu.cross_products(candidates)
+    assert crossed.with_data == pytest.approx(of_cpu.with_data, rel=1e-7)
 
 
 @pytest.mark.slow
