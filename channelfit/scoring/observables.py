@@ -19,6 +19,14 @@ from typing import Any
 import numpy as np
 
 from channelfit.problem.observation import LEAST_SAMPLES, Measure
+from channelfit.scoring.kernels.exponential_kernels import (
+    CLOSE,
+    HOPELESS,
+    IMPROVED,
+    RIDGE,
+    TINY,
+    fitExponentials,
+)
 from channelfit.scoring.kernels.peak_kernels import (
     HALVINGS,
     NEWTON,
@@ -31,9 +39,8 @@ from channelfit.scoring.machine.arrays import array_module, to_host
 _PLACES = np.arange(LEAST_SAMPLES) - LEAST_SAMPLES // 2
 _COEFFICIENTS = np.linalg.inv(np.vander(_PLACES.astype(float), increasing=True))
 #: Time constants that are tried first: so many, from a share of an interval to a multiple of the
-#: window; and how often they are improved.
-_TRIED, _SHORTEST, _LONGEST, _IMPROVED = {1: 24, 2: 14}, 0.5, 5.0, 15
-_CLOSE, _TINY = 1e-7, 1e-300
+#: window.
+_TRIED, _SHORTEST, _LONGEST = {1: 24, 2: 14}, 0.5, 5.0
 #: Exponentials are fitted to no more samples of a window, evenly spaced.
 _FITTED = 64
 
@@ -374,14 +381,14 @@ def _exponential(measure: Measure, samples: Samples) -> tuple[Any, Callable[[], 
 def _tries(n: int, k: int) -> tuple[np.ndarray, np.ndarray]:
     """Return logarithms of time constants (n_tries, k), in samples, and the spaces of their fits.
 
-    The spaces are orthonormal, (n_tries, n, 1 + k).
+    The spaces are orthonormal, (n_tries, 1 + k, n).
     """
     logs = np.linspace(np.log(_SHORTEST), np.log(_LONGEST * n), _TRIED[k])
     pairs = [(a, b) for a in logs for b in logs if a < b] if k == 2 else logs[:, None]
     tried = np.array(pairs).reshape(-1, k)
     t = np.arange(n)[:, None]
     bases = [np.linalg.qr(np.hstack([np.ones((n, 1)), np.exp(-t / np.exp(q))]))[0] for q in tried]
-    return tried, np.array(bases)
+    return tried, np.ascontiguousarray(np.swapaxes(bases, 1, 2))
 
 
 def _solve(matrix: Any, right: Any) -> Any:
@@ -412,14 +419,15 @@ class _ExponentialFit:
     def __init__(self, y: Any, k: int) -> None:
         xp = self.xp = array_module(y)
         self.k, self.n = k, y.shape[1]
-        self.size = xp.maximum(xp.abs(y).max(axis=1), _TINY)
+        self.size = xp.maximum(xp.abs(y).max(axis=1), TINY)
         self.y = y / self.size[:, None]
         self.y = xp.where(xp.isfinite(self.y).all(axis=1)[:, None], self.y, 0.0)
         self.t = xp.arange(self.n, dtype=float)
-        tried, bases = _tries(self.n, k)
-        parts = xp.stack([((self.y @ b) ** 2).sum(axis=1) for b in map(xp.asarray, bases)])
-        self.q = xp.asarray(tried)[parts.argmax(axis=0)]
-        self._improve()
+        if xp is np:
+            self.q, (tried, bases) = np.empty((len(y), k)), _tries(self.n, k)
+            fitExponentials(np.ascontiguousarray(self.y), tried, bases, *self._ends, self.q)
+        else:
+            self.q = self.by_arrays()
         # from the fastest to the slowest
         order = xp.argsort(self.q, axis=1)
         self.q = xp.take_along_axis(self.q, order, axis=1)
@@ -434,7 +442,7 @@ class _ExponentialFit:
         xp, e = self.xp, self._exponentials(q)
         design = xp.concatenate([xp.ones((*e.shape[:2], 1)), e], axis=2)
         turned = xp.swapaxes(design, 1, 2)
-        normal = turned @ design + 1e-15 * self.n * xp.eye(1 + self.k)
+        normal = turned @ design + RIDGE * self.n * xp.eye(1 + self.k)
         linear = _solve(normal, turned @ y[:, :, None])
         return linear[:, :, 0], (design @ linear)[:, :, 0] - y
 
@@ -459,13 +467,15 @@ class _ExponentialFit:
                 hessian[:, 1 + k + i, 1 + k + i] += twice[:, i]
         return jacobian, hessian
 
-    def _improve(self) -> None:
-        """Move the time constants to the least sum of squares."""
-        xp = self.xp
+    def by_arrays(self) -> Any:
+        """Return the logarithms of the time constants by arithmetic of arrays."""
+        xp, (tried, bases) = self.xp, _tries(self.n, self.k)
+        parts = xp.stack([((self.y @ b.T) ** 2).sum(axis=1) for b in map(xp.asarray, bases)])
+        self.q = xp.asarray(tried)[parts.argmax(axis=0)]
         y, q, left = self.y, self.q.copy(), xp.arange(len(self.q))
         linear, residual = self._solved(q, y)
         damping = xp.full(len(q), 1e-3)
-        for _ in range(_IMPROVED):
+        for _ in range(IMPROVED):
             step = self._step(q, linear, residual, damping, whole=False)
             trial = xp.clip(q + step, *self._ends)
             of_trial, apart = self._solved(trial, y)
@@ -474,7 +484,7 @@ class _ExponentialFit:
             linear = xp.where(gains[:, None], of_trial, linear)
             residual = xp.where(gains[:, None], apart, residual)
             damping = xp.where(gains, damping / 10, damping * 4)
-            on = xp.flatnonzero((xp.abs(step).max(axis=1) > _CLOSE) & (damping < 1e6))
+            on = xp.flatnonzero((xp.abs(step).max(axis=1) > CLOSE) & (damping < HOPELESS))
             if len(on) < len(left):
                 self.q[left] = q
                 y, q, left, damping = y[on], q[on], left[on], damping[on]
@@ -487,6 +497,7 @@ class _ExponentialFit:
             step = self._step(self.q, linear, residual, xp.zeros(len(self.q)), whole=True)
             close = xp.abs(step).max(axis=1) < 1e-2
             self.q = xp.where(close[:, None], xp.clip(self.q + step, *self._ends), self.q)
+        return self.q
 
     @property
     def _ends(self) -> tuple[float, float]:
@@ -498,10 +509,10 @@ class _ExponentialFit:
         xp, k = self.xp, self.k
         jacobian, h = self._derivatives(q, linear, residual, whole)
         slope = (jacobian[:, :, 1 + k :] * residual[:, :, None]).sum(axis=1)
-        inner = h[:, : 1 + k, : 1 + k] + 1e-15 * self.n * xp.eye(1 + k)
+        inner = h[:, : 1 + k, : 1 + k] + RIDGE * self.n * xp.eye(1 + k)
         cross = h[:, : 1 + k, 1 + k :]
         bend = h[:, 1 + k :, 1 + k :] - xp.swapaxes(cross, 1, 2) @ _solve(inner, cross)
-        diagonal = xp.abs(xp.diagonal(bend, axis1=1, axis2=2)) + _TINY
+        diagonal = xp.abs(xp.diagonal(bend, axis1=1, axis2=2)) + TINY
         damped = bend + (damping[:, None] * diagonal)[:, :, None] * xp.eye(k)
         step = -_solve(damped, slope[:, :, None])[:, :, 0]
         return xp.clip(xp.where(xp.isfinite(step), step, 0.0), -1.0, 1.0)
@@ -515,7 +526,7 @@ class _ExponentialFit:
         jacobian, hessian = self._derivatives(self.q, self.linear, self.residual)
         one = xp.zeros((len(self.q), hessian.shape[1], 1))
         one[:, place] = 1.0
-        scale = xp.abs(xp.diagonal(hessian, axis1=1, axis2=2)) ** 0.5 + _TINY
+        scale = xp.abs(xp.diagonal(hessian, axis1=1, axis2=2)) ** 0.5 + TINY
         even = hessian / (scale[:, :, None] * scale[:, None, :])
         solved = _solve(even, one / scale[:, :, None]) / scale[:, :, None]
         low, high = self._ends

@@ -18,7 +18,7 @@ from channelfit.problem.observation import Measure, Observation, Window, as_reco
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.statuses import OK
 from channelfit.scoring.kernels.peak_kernels import found_crossings
-from channelfit.scoring.observables import _COEFFICIENTS, Extremum, Samples
+from channelfit.scoring.observables import _COEFFICIENTS, Extremum, Samples, _ExponentialFit
 from channelfit.scoring.scorer import make_scorer
 from support.schemes import recording_of
 
@@ -428,3 +428,20 @@ def test_peaks_are_those_of_arrays() -> None:
             np.testing.assert_allclose(found[3][crosses], u[crosses], atol=1e-9)
             crossed.append(crosses.mean())
     assert 0.1 < np.mean(crossed) < 0.9
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_exponentials_are_those_of_arrays(k: int) -> None:
+    """The kernel of processors against the arithmetic that GPUs do, of noisy exponentials."""
+    draw, t = np.random.default_rng(k), np.arange(50.0)
+    taus = np.array([2.0, 15.0])[-k:] * draw.uniform(0.7, 1.4, (60, k))
+    amplitudes = draw.uniform(0.5, 2, (60, k))
+    y = (amplitudes[:, :, None] * np.exp(-t / taus[:, :, None])).sum(axis=1)
+    y += draw.uniform(-1, 1, (60, 1)) + 1e-3 * draw.standard_normal((60, 50))
+    y[0] = 0.0
+    fit = _ExponentialFit(y, k)
+    found = fit.q
+    other = np.sort(fit.by_arrays(), axis=1)
+    assert np.isfinite(found).all()
+    np.testing.assert_allclose(found[1:], other[1:], atol=1e-7)
+    np.testing.assert_allclose(np.exp(found[1:]), np.sort(taus, axis=1)[1:], rtol=0.1)
