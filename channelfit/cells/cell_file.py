@@ -31,6 +31,8 @@ from channelfit.search.overrides import override
 
 #: pF/um2: the capacitance of a membrane of which only the area is known, 1 uF/cm2.
 SPECIFIC_CAPACITANCE = 0.01
+#: ms: a step of one compartment, and of a cable, for errors below 1e-4 of the amplitude.
+STEP, CABLE_STEP = 0.01, 0.005
 #: Steps, and samples, that a file may ask for.
 _MOST_STEPS = 100_000_000
 #: um, or Ohm cm: beyond all cables.
@@ -142,7 +144,8 @@ def read_cell(root: Section) -> Cell:
     if not channels:
         raise root.error("at least one channel is needed", "channels")
     name = root.text("name", Path(root.file).stem if root.file else "cell")
-    times = {k: root.quantity(k) for k in ("initial", "settle", "duration", "step")}
+    times = {k: root.quantity(k) for k in ("initial", "settle", "duration")}
+    times["step"] = root.quantity("step", default=STEP if cable is None else CABLE_STEP)
     sampling = root.quantity("sampling", default=times["step"])
     _check_times(root, times | {"sampling": sampling})
     n_rows = [c.samples.shape[1] for c in channels if c.samples is not None]

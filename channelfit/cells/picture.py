@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from channelfit.cells.results import CONTROL, CellResult
 from channelfit.results.report.plots import new_figure, styled
 
@@ -12,6 +14,12 @@ if TYPE_CHECKING:
 
 _COLORS = {CONTROL: "#1f5a99"}
 _OTHER = "#c2571a"
+
+
+def _unit(largest_pA: float) -> tuple[float, str]:
+    """Return a factor, in pA, and its name, for currents up to some size."""
+    units = {1e6: "µA", 1e3: "nA"}
+    return next((one for one in units.items() if largest_pA >= one[0]), (1.0, "pA"))
 
 
 def cell_figure(found: CellResult) -> Figure:
@@ -26,9 +34,11 @@ def cell_figure(found: CellResult) -> Figure:
         figure = new_figure(8.0, 2.2 + 1.4 * rows, cell.name)
         heights = [0.4, 1.6, *(1.0 for _ in range(rows - 1))]
         axes = figure.subplots(rows + 1, 1, sharex=True, height_ratios=heights)
-        for sweep in cell.stimulus.means(times):
-            axes[0].plot(times[:-1], sweep, color="#444444", linewidth=0.9)
-        axes[0].set_ylabel("pA")
+        injected = cell.stimulus.means(times)
+        factor, unit = _unit(float(np.abs(injected).max()))
+        for sweep in injected:
+            axes[0].plot(times[:-1], sweep / factor, color="#444444", linewidth=0.9)
+        axes[0].set_ylabel(unit)
         for key, run in found.runs.items():
             color = _COLORS.get(key, _OTHER)
             for axis, row in zip(axes[1:], range(rows), strict=True):

@@ -294,6 +294,10 @@ def test_the_function_has_a_trace_for_each_place(tmp_path: Path) -> None:
     assert found.measures.loc["sweep_2_at_15000_um_velocity_m_per_s", "control"] > 8
     assert found.summary["segment_error_mV"] > found.summary["step_error_mV"] > 0
     assert "sweep_2_at_5000_um_changed_voltage_mV_high" in found.bands
+    assert found.summary["step_ms"] == 0.005
+    drawn = found.plot().axes[0]
+    assert drawn.get_ylabel() == "µA"
+    assert max(line.get_ydata().max() for line in drawn.lines) == pytest.approx(30)
     table = found.save(tmp_path / "a")[1].read_text().splitlines()
     assert table[0].startswith("run,sweep,place_um,set,rest_mV")
     assert len(table) == 1 + 2 * 2 * 2 * 3

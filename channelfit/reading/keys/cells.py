@@ -62,7 +62,12 @@ CELL = Keys(
         0.0,
     ),
     duration=Key(Quantity("time"), "How long a sweep is.", "100 ms", required=True),
-    step=Key(Quantity("time"), "The step of the integration.", "10 us", 0.01),
+    step=Key(
+        Quantity("time"),
+        "The step of the integration.",
+        "10 us",
+        otherwise="10 us, and 5 us of a cable",
+    ),
     sampling=Key(
         Quantity("time"),
         "The interval of the samples, a multiple of the step.",
