@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,9 +13,12 @@ from channelfit.cells.spikes import VELOCITY, measures, velocities
 from channelfit.problem.statuses import OK
 from channelfit.reading.csv_tables import csv_rows, csv_table
 from channelfit.reading.errors import InputError
+from channelfit.reading.memory import check
 
 #: The share of parameter sets within a band, and its ends in percent.
 BAND = (2.5, 50.0, 97.5)
+#: Numbers of the traces of all steps that are there at once, and sets that a kernel likes together.
+_AT_ONCE, _TOGETHER = 1 << 26, 64
 #: Of the cell as its file has it, and of the cell with changed channels.
 CONTROL, CHANGED = "control", "changed"
 
@@ -187,12 +190,32 @@ def check_changes(cell: Cell, scales: Mapping[str, float], currents: bool) -> No
 
 
 def _run(simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents: bool) -> CellRun:
-    trace, status = simulator.simulate(cell, parameters, currents)
+    """Return samples, and the measures of all steps, of which some sets have room at a time."""
+    whole = replace(cell, sampling_ms=cell.step_ms)
+    rows = 1 + len(cell.membrane.channels) * currents
+    n_sets, n_traces = parameters.shape[1], len(cell.traces)
+    shape = rows, n_traces, len(cell.times_ms), n_sets
+    check(n_sets, 16 * int(np.prod(shape[:3])), "parameter sets", key="sets")
+    trace, status = np.empty(shape), np.empty(n_sets, np.int8)
+    every = round(cell.sampling_ms / cell.step_ms)
+    size = max(1, _AT_ONCE // (rows * n_traces * len(whole.times_ms)))
+    size = size // _TOGETHER * _TOGETHER or size
+    jumps, cable = cell.stimulus.jumps(), cell.cable
+    # elsewhere along a cable the stimulus does not make the voltage jump
+    at = None if cable is None else cable.segment(cable.at_um)
+    places = [None if cable is None or x is None else cable.segment(x) for _, x in cell.traces]
+    seen = [jumps if place == at else jumps[:0] for place in places]
+    parts: list[dict[str, np.ndarray]] = []
+    for first in range(0, n_sets, size):
+        some = slice(first, first + size)
+        found, status[some] = simulator.simulate(whole, parameters[:, some], currents)
+        trace[..., some] = found[:, :, ::every]
+        parts.append(measures(found[0], cell.step_ms, seen))
+        if cable is not None:
+            parts[-1][VELOCITY] = velocities(found[0], cell.step_ms, cable.distances_um)
     if (status != OK).all():
         raise InputError(
             "the voltage of no parameter set stays finite; a smaller `step` may help", key="step"
         )
-    found = measures(trace[0], cell.sampling_ms)
-    if cell.cable is not None:
-        found[VELOCITY] = velocities(trace[0], cell.sampling_ms, cell.cable.distances_um)
-    return CellRun(trace, status, found)
+    joined = {name: np.concatenate([part[name] for part in parts], axis=1) for name in parts[0]}
+    return CellRun(trace, status, joined)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
+
+from channelfit.scoring.machine.threads import usable_cores
 
 #: mV/ms: an action potential begins where the voltage rises faster than this.
 THRESHOLD_SLOPE = 10.0
@@ -13,7 +18,7 @@ MEASURES = {
     "rest_mV": "the voltage at time 0",
     "spikes": "how many action potentials there are",
     "latency_ms": "the time of the first peak",
-    "threshold_mV": "the voltage at which the first one rises faster than 10 mV/ms",
+    "threshold_mV": "where the first one rises faster than 10 mV/ms, unless the stimulus does so",
     "peak_mV": "the voltage of the first peak",
     "width_ms": "of the first one at half its height above the threshold",
     "slope_mV_per_ms": "the fastest rise of the first one",
@@ -27,6 +32,10 @@ VELOCITY = "velocity_m_per_s"
 _PASSING = -20.0
 #: Samples: what is less cannot be seen between them.
 _AT_ONCE = 1e-3
+#: Halvings of a sample, until nothing changes.
+_HALVINGS = 52
+#: Numbers that are looked at together, and samples that are turned together: caches hold them.
+_BLOCK, _PIECE = 1 << 21, 256
 
 
 def velocities(voltage: np.ndarray, sampling_ms: float, distances_um: np.ndarray) -> np.ndarray:
@@ -41,7 +50,7 @@ def velocities(voltage: np.ndarray, sampling_ms: float, distances_um: np.ndarray
 
     Returns: (n_traces, n_sets).
     """
-    times = np.apply_along_axis(_passing, 1, voltage)
+    times = np.array([_passing(trace) for trace in voltage])
     sweeps = times.reshape(-1, len(distances_um) + 1, times.shape[-1])
     out = np.full(sweeps.shape, np.nan)
     delays = np.diff(sweeps, axis=1)
@@ -50,102 +59,172 @@ def velocities(voltage: np.ndarray, sampling_ms: float, distances_um: np.ndarray
     return out.reshape(times.shape)
 
 
-def _passing(v: np.ndarray) -> float:
-    """Return when the voltage first rises through `_PASSING`, in samples, by a cubic; or NaN."""
-    above = v >= _PASSING
-    rises = np.flatnonzero(above[1:] & ~above[:-1])
-    if not len(rises) or not np.isfinite(v).all() or len(v) < 4:
-        return float("nan")
-    k = int(rises[0])
-    first = min(max(k - 1, 0), len(v) - 4)
-    cubic = np.polynomial.Polynomial.fit(range(4), v[first : first + 4], 3) - _PASSING
-    roots = cubic.roots()
-    real = roots.real[np.abs(roots.imag) < 1e-9] + first
-    return float(real[np.argmin(np.abs(real - k - 0.5))])
+def _passing(v: np.ndarray) -> np.ndarray:
+    """Return when voltages (n_times, n) first rise through `_PASSING`, in samples, or NaN.
 
-
-def measures(voltage: np.ndarray, sampling_ms: float) -> dict[str, np.ndarray]:
-    """Return the measures of traces (n_sweeps, n_times, n_sets), each (n_sweeps, n_sets).
-
-    NaN where there is no action potential, or the trace failed.
+    A cubic through four samples says when.
     """
-    n_sweeps, _, n_sets = voltage.shape
-    out = {name: np.full((n_sweeps, n_sets), np.nan) for name in MEASURES}
-    for sweep in range(n_sweeps):
-        for k in range(n_sets):
-            trace = np.ascontiguousarray(voltage[sweep, :, k])
-            if np.isfinite(trace).all():
-                for name, value in _of_trace(trace, sampling_ms).items():
-                    out[name][sweep, k] = value
+    n_times, n = v.shape
+    out = np.full(n, np.nan)
+    if n_times < 4:
+        return out
+    above = v >= _PASSING
+    rises = above[1:] & ~above[:-1]
+    k = rises.argmax(axis=0)
+    some = np.flatnonzero(rises.any(axis=0) & np.isfinite(v).all(axis=0))
+    k = k[some]
+    first = np.clip(k - 1, 0, n_times - 4)
+    a, b, c, d = (v[first + j, some] - _PASSING for j in range(4))
+    low, high = (k - first).astype(float), (k - first + 1).astype(float)
+    for _ in range(_HALVINGS):  # the cubic is below 0 at the sample k, and above at the next
+        x = 0.5 * (low + high)
+        below = (
+            -a * (x - 1) * (x - 2) * (x - 3) / 6
+            + b * x * (x - 2) * (x - 3) / 2
+            - c * x * (x - 1) * (x - 3) / 2
+            + d * x * (x - 1) * (x - 2) / 6
+        ) < 0
+        low, high = np.where(below, x, low), np.where(below, high, x)
+    out[some] = first + 0.5 * (low + high)
     return out
 
 
-def _of_trace(v: np.ndarray, h: float) -> dict[str, float]:
-    """Return the measures of one trace (n_times,), those of the first spike where there is one."""
-    found = {"rest_mV": float(v[0]), "spikes": 0.0, "rate_Hz": 0.0}
-    spikes = list(_spikes(v, h))
-    if not spikes:
-        return found
-    peaks = [_peak(v, top, h) for _, top in spikes]
-    begin, top = spikes[0]
-    after = spikes[1][0] if len(spikes) > 1 else len(v)
-    rise = np.gradient(v[begin : top + 1], h)
-    found |= {
-        "spikes": float(len(spikes)),
-        "latency_ms": peaks[0][0],
-        "threshold_mV": _threshold(v, begin, h),
-        "peak_mV": peaks[0][1],
-        "slope_mV_per_ms": float(rise.max()),
-        "trough_mV": float(v[top:after].min()),
-    }
-    half = 0.5 * (found["threshold_mV"] + found["peak_mV"])
-    found["width_ms"] = _width(v, begin, top, half, h)
-    if len(peaks) > 1:
-        found["rate_Hz"] = 1e3 * (len(peaks) - 1) / (peaks[-1][0] - peaks[0][0])
-    return found
+def measures(
+    voltage: np.ndarray, sampling_ms: float, jumps_ms: Sequence[np.ndarray] = ()
+) -> dict[str, np.ndarray]:
+    """Return the measures of traces (n_sweeps, n_times, n_sets), each (n_sweeps, n_sets).
+
+    NaN where there is no action potential, or the trace failed.
+
+    Arguments:
+        jumps_ms: of each sweep, times at which the stimulus jumps. Where one of them begins the
+            rise itself, the threshold cannot be seen, and is NaN.
+    """
+    n_sweeps, n_times, n_sets = voltage.shape
+    out = {name: np.full((n_sweeps, n_sets), np.nan) for name in MEASURES}
+    jumps = [np.floor(x / sampling_ms + 1e-6) for x in jumps_ms] or [np.empty(0)] * n_sweeps
+    size = max(8, _BLOCK // n_times)  # sets: of these a line of the cache has eight
+    blocks = [
+        (sweep, slice(k, k + size)) for sweep in range(n_sweeps) for k in range(0, n_sets, size)
+    ]
+
+    def measure(block: tuple[int, slice]) -> None:
+        sweep, some = block
+        for name, values in _of_block(voltage[sweep, :, some], sampling_ms, jumps[sweep]).items():
+            out[name][block] = values
+
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        list(threads.map(measure, blocks))
+    return out
 
 
-def _spikes(v: np.ndarray, h: float) -> list[tuple[int, int]]:
-    """Return where each spike begins, the sample before the slope is reached, and its top."""
-    fast = np.diff(v) > THRESHOLD_SLOPE * h
-    begins = np.flatnonzero(fast & ~np.append(False, fast[:-1]))
-    tops = np.flatnonzero((v[1:-1] >= v[:-2]) & (v[1:-1] > v[2:])) + 1
-    found: list[tuple[int, int]] = []
-    for begin in begins:
-        k = np.searchsorted(tops, begin, "right")
-        if k < len(tops) and v[tops[k]] - v[begin] >= LEAST_HEIGHT:
-            if not found or begin > found[-1][1]:
-                found.append((int(begin), int(tops[k])))
-            elif begin < found[-1][1]:  # a stimulus that rose as fast, before the spike did
-                found[-1] = (int(begin), int(tops[k]))
-    return found
+def _of_block(voltage: np.ndarray, h: float, jumps: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the measures of traces (n_times, n), those of the first spike where there is one.
+
+    Arguments:
+        jumps: the samples behind which the stimulus jumps.
+    """
+    n_times, n = voltage.shape
+    flat = np.full(n * n_times + 1, np.nan)  # the sample t of trace k is at k n_times + t
+    v = flat[:-1].reshape(n, n_times)
+    for at in range(0, n_times, _PIECE):
+        v[:, at : at + _PIECE] = voltage[at : at + _PIECE].T
+    out = {name: np.full(n, np.nan) for name in MEASURES}
+    out |= {"rest_mV": v[:, 0].copy(), "spikes": np.zeros(n), "rate_Hz": np.zeros(n)}
+    begins, tops = _spikes(flat, n_times, h)
+    k, first, counts = np.unique(begins // n_times, return_index=True, return_counts=True)
+    if len(k):
+        begin, top, several = begins[first], tops[first], counts > 1
+        times, peaks = _peaks(flat, tops, n_times, h)
+        threshold = _thresholds(flat, begin, n_times, h)
+        half = np.full(n, np.nan)
+        half[k] = 0.5 * (threshold + peaks[first])
+        by_jump = np.isin(begin % n_times, [jumps, jumps + 1])
+        # until the next spike begins, or the trace ends
+        after = np.where(several, np.append(begins, 0)[first + 1], (k + 1) * n_times)
+        intervals = times[first + counts - 1] - times[first]
+        out["spikes"][k] = counts
+        out["latency_ms"][k] = times[first]
+        out["threshold_mV"][k] = np.where(by_jump, np.nan, threshold)
+        out["peak_mV"][k] = peaks[first]
+        out["trough_mV"][k] = np.minimum.reduceat(flat, np.stack([top, after], 1).ravel())[::2]
+        out["rate_Hz"][k[several]] = 1e3 * (counts - 1)[several] / intervals[several]
+        out["slope_mV_per_ms"][k], risen = _rises(flat, begin, top, half[k], n_times, h)
+        out["width_ms"][k] = (_fallen(v, k, top, half) - risen) * h
+        out["width_ms"][k[risen < 0]] = np.nan  # it is above from the first sample on
+    failed = ~np.isfinite(v).all(axis=1)
+    for values in out.values():
+        values[failed] = np.nan
+    return out
 
 
-def _peak(v: np.ndarray, top: int, h: float) -> tuple[float, float]:
-    """Return time and voltage of a peak, by the parabola through three samples."""
-    left, mid, right = v[top - 1 : top + 2]
-    bend = left - 2 * mid + right
-    shift = 0.5 * (left - right) / bend if bend else 0.0
-    return float((top + shift) * h), float(mid - 0.25 * (left - right) * shift)
+def _spikes(flat: np.ndarray, n_times: int, h: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return where spikes begin, at the sample before the slope is reached, and their tops.
+
+    Both are places in the flat traces, rising.
+    """
+    with np.errstate(invalid="ignore"):
+        steps = flat[1:] - flat[:-1]
+    steps[n_times - 1 :: n_times] = np.nan  # to the next trace
+    fast = np.append(False, steps > THRESHOLD_SLOPE * h)
+    begins = np.flatnonzero(fast[1:] > fast[:-1])
+    rises, falls = steps >= 0, steps < 0
+    tops = np.flatnonzero(rises[:-1] & falls[1:]) + 1
+    next_top = np.searchsorted(tops, begins, "right")
+    begins, next_top = begins[next_top < len(tops)], next_top[next_top < len(tops)]
+    top = tops[next_top]
+    own = (top // n_times == begins // n_times) & (flat[top] - flat[begins] >= LEAST_HEIGHT)
+    begins, top = begins[own], top[own]
+    # of two with one top, the earlier was a stimulus that rose as fast, before the spike did
+    last = np.append(np.diff(top) > 0, np.ones(min(len(top), 1), bool))
+    return begins[last], top[last]
 
 
-def _threshold(v: np.ndarray, begin: int, h: float) -> float:
-    """Return the voltage at which the slope is reached, between two differences."""
-    if begin == 0:
-        return float(v[0])
-    before, after = (v[begin] - v[begin - 1]) / h, (v[begin + 1] - v[begin]) / h
+def _peaks(
+    flat: np.ndarray, tops: np.ndarray, n_times: int, h: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return times and voltages of peaks, by the parabola through three samples."""
+    left, mid, right = (flat[tops + j] for j in (-1, 0, 1))
+    shift = 0.5 * (left - right) / (left - 2 * mid + right)  # mid > right: it bends
+    return (tops % n_times + shift) * h, mid - 0.25 * (left - right) * shift
+
+
+def _thresholds(flat: np.ndarray, begin: np.ndarray, n_times: int, h: float) -> np.ndarray:
+    """Return voltages at which the slope is reached, between two differences."""
+    out: np.ndarray = flat[begin]
+    inside = begin % n_times > 0
+    left, mid, right = (flat[begin[inside] + j] for j in (-1, 0, 1))
+    before, after = (mid - left) / h, (right - mid) / h
     share = (THRESHOLD_SLOPE - before) / (after - before)
-    middles = 0.5 * (v[begin - 1] + v[begin]), 0.5 * (v[begin] + v[begin + 1])
-    return float(middles[0] + share * (middles[1] - middles[0]))
+    out[inside] = 0.5 * (left + mid) + share * 0.5 * (right - left)
+    return out
 
 
-def _width(v: np.ndarray, begin: int, top: int, half: float, h: float) -> float:
-    """Return the time above half the height; NaN where the trace ends before."""
-    up = begin + int(np.argmax(v[begin : top + 1] >= half))
-    below = np.flatnonzero(v[top:] < half)
-    if not len(below) or up == 0:
-        return float("nan")
-    down = top + int(below[0])
-    rose = up - 1 + (half - v[up - 1]) / (v[up] - v[up - 1])
-    fell = down - 1 + (v[down - 1] - half) / (v[down - 1] - v[down])
-    return float((fell - rose) * h)
+def _rises(
+    flat: np.ndarray, begin: np.ndarray, top: np.ndarray, half: np.ndarray, n_times: int, h: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the fastest rise of each spike, mV/ms, and the sample at half its height."""
+    lengths = top + 1 - begin
+    starts = np.cumsum(lengths) - lengths
+    each = np.arange(lengths.sum()) + (begin - starts).repeat(lengths)  # from begin to top
+    left = np.maximum(each - 1, begin.repeat(lengths))
+    right = np.minimum(each + 1, top.repeat(lengths))
+    fastest = np.maximum.reduceat((flat[right] - flat[left]) / ((right - left) * h), starts)
+    above = np.where(flat[each] >= half.repeat(lengths), each, top.repeat(lengths))
+    up = np.minimum.reduceat(above, starts)
+    return fastest, up % n_times - 1 + (half - flat[up - 1]) / (flat[up] - flat[up - 1])
+
+
+def _fallen(v: np.ndarray, k: np.ndarray, top: np.ndarray, half: np.ndarray) -> np.ndarray:
+    """Return the sample at which traces k fall to half the height; NaN where they end before."""
+    n_times = v.shape[1]
+    below = v < half[:, None]
+    for trace, until in zip(k, top % n_times, strict=True):
+        below[trace, :until] = False
+    down = below.argmax(axis=1)[k]
+    out = np.full(len(k), np.nan)
+    found = below[k, down]
+    k, down = k[found], down[found]
+    before, after = v[k, down - 1], v[k, down]
+    out[found] = down - 1 + (before - half[k]) / (before - after)
+    return out
