@@ -250,7 +250,7 @@ def recordings(folder: Path, drug: str) -> list[tuple[Path, str]]:
 def fitted(problem: Problem, scorer: MeanOfRoots, seed: int) -> tuple[float, int]:
     """The lowest cost that a search found, and how many candidates it took."""
     objective = Objective(SearchSpace(problem.model.parameters), scorer)
-    search = Hybrid(objective.n_free, seed, starts=8, agree=2)
+    search = Hybrid(objective.n_free, seed)
     least = min(found.best for found in search.search(objective))
     return float(least), objective.evaluations
 

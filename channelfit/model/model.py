@@ -46,7 +46,8 @@ class Model:
         current: a mapping of ``conductance`` and ``reversal`` (each a quantity such as
             ``"-90 mV"``, or an expression of parameters), and ``open`` for a model of states: the
             conducting states, or their relative conductances. ``area`` or ``capacitance`` is
-            needed for a conductance per either.
+            needed for a conductance per either. ``gating`` is what the charges of the channels
+            themselves carry as they move.
 
     Raises:
         InputError: anything that cannot be used, with the argument (and the key in it), the value
