@@ -248,7 +248,7 @@ class CompareOptions:
     out: Path = file_path(
         "--out",
         "DIR",
-        "Folder for comparison.json and comparison.png.",
+        "Folder for comparison.json and the pictures.",
         default=Path("comparison"),
         python=None,
         kept=False,
