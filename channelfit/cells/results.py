@@ -170,11 +170,11 @@ def simulate_cell(
     parameters = cell.parameters
     changed = cell.membrane.scaled(parameters, scales or {})
     simulator = CellSimulator(cell.membrane, backend)
-    control = _run(simulator, cell, parameters, currents)
+    control = measured_run(simulator, cell, parameters, currents)
     errors = simulator.errors(cell, parameters[:, :1], control.trace[0, ..., 0])
     if not scales:
         return CellResult(cell, parameters, control, None, {}, simulator.backend, *errors)
-    other = _run(simulator, cell, changed, currents)
+    other = measured_run(simulator, cell, changed, currents)
     others = simulator.errors(cell, changed[:, :1], other.trace[0, ..., 0])
     worst = map(max, errors, others)
     runs = control, other, dict(scales)
@@ -189,7 +189,9 @@ def check_changes(cell: Cell, scales: Mapping[str, float], currents: bool) -> No
     cell.membrane.scaled(cell.membrane.values()[:, None], scales)
 
 
-def _run(simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents: bool) -> CellRun:
+def measured_run(
+    simulator: CellSimulator, cell: Cell, parameters: np.ndarray, currents: bool
+) -> CellRun:
     """Return samples, and the measures of all steps, of which some sets have room at a time."""
     whole = replace(cell, sampling_ms=cell.step_ms)
     rows = 1 + len(cell.membrane.channels) * currents
