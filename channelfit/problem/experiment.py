@@ -18,12 +18,11 @@ from channelfit.problem.recording import Recording
 from channelfit.problem.run_tree import RunTree, run_tree
 from channelfit.reading import memory
 from channelfit.reading.errors import InputError
+from channelfit.reading.units import STANDARD_ERRORS
 
 #: The share of the data's root mean square that is left at the exact minimum of data without noise.
 #: It is 3e-13 to 7e-12 in the shipped models; most of it comes from compression when linearizing.
 _ROUNDING = {"float64": 3e-11, "float32": 1e-5}
-#: The unit of the residuals of observations.
-STANDARD_ERRORS = "standard errors"
 #: The memory of a sample, bytes, while it is laid out, simulated, scored, drawn and written as
 #: text; and that for each further candidate: the current, and two copies while it is reordered.
 _BYTES_A_SAMPLE, _BYTES_A_CURRENT = 200, 24

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 from channelfit.reading.errors import InputError, did_you_mean, shown
 
+#: The unit of the residuals of published numbers, which are divided by their standard errors.
+STANDARD_ERRORS = "standard errors"
 #: dimension -> {unit: factor to the base unit}; the base unit is the one with the factor 1
 _UNITS: dict[str, dict[str, float]] = {
     "time": {"ms": 1.0, "s": 1e3, "us": 1e-3, "min": 6e4},

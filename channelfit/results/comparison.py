@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from channelfit.problem.experiment import STANDARD_ERRORS, Experiment, n_scored
+from channelfit.problem.experiment import Experiment, n_scored
 from channelfit.reading.errors import InputError
+from channelfit.reading.units import STANDARD_ERRORS
 from channelfit.results.files import FIT
 from channelfit.results.quality import SUFFIXES, Quality
 from channelfit.results.report.traces import Traces

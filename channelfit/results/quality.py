@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.problem.experiment import STANDARD_ERRORS
+from channelfit.reading.units import STANDARD_ERRORS
 
 #: The figures of a fit in ``summary.json``, attributes of `Quality`.
 FIGURES = (
