@@ -517,7 +517,10 @@ def written_family(values: Sequence[float], unit: str, force: bool = False) -> A
     if len(set(values)) == 1 and not force:
         return quantity_text(values[0], unit)
     by = round(values[1] - values[0], _DIGITS)
-    if len(values) > 2 and by != 0 and _stepped(values[0], values[-1], by) == list(values):
+    # the number first: where the first step is small and another is large there would be billions
+    evenly = len(values) > 2 and by != 0
+    evenly = evenly and abs((values[-1] - values[0]) / by - (len(values) - 1)) < 0.5
+    if evenly and _stepped(values[0], values[-1], by) == list(values):
         ends = {"from": values[0], "to": values[-1], "by": by}
         return {key: quantity_text(value, unit) for key, value in ends.items()}
     return {"values": [quantity_text(value, unit) for value in values]}

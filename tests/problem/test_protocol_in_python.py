@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import channelfit as cf
+from channelfit.problem import segments
 from channelfit.problem.protocol import build_protocol
+from channelfit.problem.segments import written_family
 from channelfit.problem.waves import Constant, Ramp, Segment, Sines
 from channelfit.reading.documents import parse_yaml
 from support.places import ROOT
@@ -142,6 +144,14 @@ def test_protocols_survive_yaml(protocol: cf.Protocol) -> None:
     again = read_again(protocol)
     assert again == protocol
     assert np.array_equal(again.command(), protocol.command(), equal_nan=True)
+
+
+def test_a_small_first_step_makes_no_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting on from it would fill the memory; evenly spaced values still are a family."""
+    assert written_family([0.0, 0.1, 0.2], "mV") == {"from": "0 mV", "to": "0.2 mV", "by": "0.1 mV"}
+    monkeypatch.setattr(segments, "_stepped", lambda *_: pytest.fail("counted"))
+    for values in ([0.0, 1e-9, 100.0], [-1e308, -1e308 + 1e292, 1e308], [0.0, 1.0, -1.0]):
+        assert set(written_family(values, "mV")) == {"values"}
 
 
 def test_recorded_commands_are_written_as_tables_beside_the_file(tmp_path: Path) -> None:
