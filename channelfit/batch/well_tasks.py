@@ -286,12 +286,12 @@ class WellTasks:
         """Return groups of wells of equal protocols and clamps, each with a scorer for them."""
         found: list[tuple[Any, list[int]]] = []
         for k, problem in enumerate(problems):
-            own = [(e.protocol, e.clamp) for e in problem.experiments]
+            own = [(e.clamp, e.protocol) for e in problem.experiments]
             rows = next((rows for other, rows in found if other == own), None)
             if rows is None:
                 found.append((own, rows := []))
             rows.append(k)
-        usual = [(e.protocol, e.clamp) for e in self.plan.problem.experiments]
+        usual = [(e.clamp, e.protocol) for e in self.plan.problem.experiments]
         return [
             (
                 rows,

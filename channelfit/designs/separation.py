@@ -180,12 +180,15 @@ class SeparationPlan(DesignPlan):
         for place, current in enumerate(currents):
             if not np.isfinite(current[inside]).all():
                 raise InputError(f"under {protocol.name} {self._name(place)} has no finite current")
+        lags = self.autocorrelation(protocol)
         return [
-            self._fitted(rival, protocol, currents[rival.truth][:, :, rival.member])
+            self._fitted(rival, protocol, currents[rival.truth][:, :, rival.member], lags)
             for rival in rivals
         ]
 
-    def _fitted(self, rival: Rival, protocol: Protocol, current: Array) -> Rival:
+    def _fitted(
+        self, rival: Rival, protocol: Protocol, current: Array, lags: Array | None
+    ) -> Rival:
         subject, own = self.subjects[rival.scheme], self.subjects[rival.truth]
         experiment = self.experiment(subject, protocol, current)
         known, costs = best_fits(subject, experiment, rival.known, self.seed)
@@ -193,8 +196,10 @@ class SeparationPlan(DesignPlan):
         cost, n = float(costs[0]), n_scored(problem)
         if not np.isfinite(cost):
             raise InputError(f"{self._name(rival.scheme)}: no fit keeps the bounds on its rates")
-        left = current - subject.simulated(protocol, known[:, :1])[:, :, 0]
-        noise = self._variance_along(protocol, left, experiment)
+        noise = self.variance(protocol)
+        if lags is not None:
+            left = current - subject.simulated(protocol, known[:, :1])[:, :, 0]
+            noise *= _stretch_along(left, experiment, lags)
         ks = [SearchSpace(one.model.parameters).n_free for one in (subject, own)]
         bics = [criteria(c, k, n)[1] for c, k in zip((noise + cost, noise), ks, strict=True)]
         size = mean_square(problem)
@@ -206,16 +211,6 @@ class SeparationPlan(DesignPlan):
             distance=n * cost / noise,
             delta_bic=bics[0] - bics[1],
         )
-
-    def _variance_along(self, protocol: Protocol, left: Array, experiment: Experiment) -> float:
-        """Return the variance of the noise along a difference of currents, pA^2."""
-        variance, lags = self.variance(protocol), self.autocorrelation(protocol)
-        assert experiment.recording is not None
-        left = np.where(experiment.recording.weight > 0, left, 0.0)
-        size = float((left**2).sum())
-        if lags is None or size == 0:
-            return variance
-        return variance * float(sums_of_samples(lags, left[..., None])[0, 0]) / size
 
 
 def best_fits(
@@ -244,6 +239,18 @@ def best_fits(
     ends = refine(objective, starts, _ITERATIONS)
     order = np.argsort(ends.cost, kind="stable")
     return objective.physical(ends.unit[:, order]), ends.cost[order]
+
+
+def _stretch_along(left: Array, experiment: Experiment, lags: Array) -> float:
+    """Return the variance of correlated noise along a difference of currents over that of a sample.
+
+    Arguments:
+        left: the difference (n_sweeps, n_times); lags: (n_times,) the autocorrelation.
+    """
+    assert experiment.recording is not None
+    left = np.where(experiment.recording.weight > 0, left, 0.0)
+    size = float((left**2).sum())
+    return float(sums_of_samples(lags, left[..., None])[0, 0]) / size if size > 0 else 1.0
 
 
 def _criterion(rivals: Sequence[Rival]) -> float:

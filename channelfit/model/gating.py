@@ -81,7 +81,7 @@ def gating_terms(
 
 
 def _ways(gating: Section, scheme: Chain) -> dict[str, Way]:
-    """Return the ends of the transitions whose charges are given, by their keys."""
+    """Return the ends of the transitions that have charges, by their keys."""
     there: Sequence[Way] = [(t.source, t.target) for t in scheme.transitions]
     found: dict[str, Way] = {}
     for key, _ in gating.rows("charges"):

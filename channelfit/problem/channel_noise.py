@@ -138,9 +138,7 @@ def fault_of(e: Experiment) -> str:
             "a clamp, a delay or a filter changes fluctuations in a way that this likelihood does "
             "not know; leave it out"
         )
-    commanded = e.protocol.sweeps, *(ligand.targets for ligand in e.protocol.ligands)
-    held = all(segment.is_constant for sweeps in commanded for sweep in sweeps for segment in sweep)
-    if not held or any(ligand.exchange_ms > 0 for ligand in e.protocol.ligands):
+    if not e.protocol.in_steps:
         return (
             "the likelihood of channel noise is that of held voltages and concentrations, and the "
             "protocol has ramps, sines, a recorded command or an exchange of solutions; fit steps "

@@ -453,6 +453,13 @@ class Protocol:
         return self.holding_mV if self.rest_mV is None else self.rest_mV
 
     @property
+    def in_steps(self) -> bool:
+        """Whether the voltage and all concentrations are held, and change at once."""
+        commanded = self.sweeps, *(ligand.targets for ligand in self.ligands)
+        held = all(part.is_constant for sweeps in commanded for sweep in sweeps for part in sweep)
+        return held and all(ligand.exchange_ms == 0 for ligand in self.ligands)
+
+    @property
     def n_sweeps(self) -> int:
         """The number of sweeps."""
         return len(self.sweeps)

@@ -36,10 +36,7 @@ _MOST_HALVES = 12
 
 def tolerance(protocol: Protocol) -> float:
     """Return largest error over largest current: tighter where all that is commanded is held."""
-    commanded = protocol.sweeps, *(ligand.targets for ligand in protocol.ligands)
-    held = all(segment.is_constant for sweeps in commanded for sweep in sweeps for segment in sweep)
-    at_once = all(ligand.exchange_ms == 0 for ligand in protocol.ligands)
-    return STEP_TOLERANCE if held and at_once else VARYING_TOLERANCE
+    return STEP_TOLERANCE if protocol.in_steps else VARYING_TOLERANCE
 
 
 def validate(options: ValidateOptions) -> None:
