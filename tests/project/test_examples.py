@@ -20,7 +20,15 @@ pytestmark = pytest.mark.integration
 #: Public names of which every public method and property has an example of its own.
 WITH_EXAMPLES = ("Model", "Protocol", "Recording")
 #: Attributes whose one sentence says all.
-OF_PROTOCOL = ("command", "n_sweeps", "n_times", "n_times_max", "resting_mV", "sample_ranges")
+OF_PROTOCOL = (
+    "in_steps",
+    "command",
+    "n_sweeps",
+    "n_times",
+    "n_times_max",
+    "resting_mV",
+    "sample_ranges",
+)
 PLAIN = {f"Protocol.{name}" for name in (*OF_PROTOCOL, "step_times_ms", "times_ms")}
 PLAIN.add("Model.name")
 
