@@ -205,6 +205,27 @@ def test_speeds_that_agree_are_stepped(backend):
     assert n_listed(scorer, values) == 3
 
 
+@pytest.mark.parametrize("back", ["0.1*k*exp(-v/50)", ""])
+def test_three_states_that_oscillate_are_stepped(backend, back):
+    """A cycle without detailed balance, with rates both ways or one way round alone."""
+    ways = ("A -> B", "B -> C", "C -> A")
+    document = {
+        **MEETING,
+        "rates": {way: f"k{n}*exp(v/{40 + 10 * n})" for n, way in enumerate(ways)}
+        | ({f"{way[-1]} -> {way[0]}": back for way in ways} if back else {}),
+        "parameters": {
+            name: {"range": [1e-4, 10], "unit": "1/ms", "scale": "log", "value": 0.1}
+            for name in (*(["k"] if back else []), "k0", "k1", "k2")
+        },
+    }
+    problem = Problem(build_model(document, None), held("model_a").experiments)
+    values = candidates(problem.model, 200, seed=3)
+    scorer = make_scorer(problem, backend, path="closed-form")
+    exact = ReferenceScorer(problem).score(values)
+    assert np.abs(scorer.score(values).cost / exact.cost - 1).max() < 1e-9
+    assert 20 < n_listed(scorer, values) < 180
+
+
 def test_how_much_cancels_is_measured_in_the_weights_of_the_cost(backend):
     """Speeds that nearly meet: weights of a billionth or a billion doubt the same candidates."""
     model, few = build_model(MEETING, None), held("model_a").experiments

@@ -148,7 +148,7 @@ class CpuSpectralSource(LaneChannel):
                     with self.over_lanes():
                         self.spectrum.two_states(c, k)
                 elif len(chain.states) == 3:
-                    with self.over_lanes():
+                    with self._doubting():
                         self.spectrum.three_states(c, k)
                 elif len(chain.states) > 3:
                     w(f"decompose{k}(a, m, turned)")

@@ -15,7 +15,7 @@ The modes of a chain of
 
 * two states: a formula, exact whatever the rates;
 * three states, any topology: speeds from the trace and the sum over spanning trees (nothing but
-  positive terms), amplitudes from the first derivative;
+  positive terms), amplitudes from the first derivative; those that oscillate are doubted;
 * more states under detailed balance (every tree, and cycles that keep it): the generator is similar
   to the symmetric -M M^T, and M comes out of the Grassmann-Taksar-Heyman elimination, again without
   a subtraction. One-sided Jacobi rotations of its columns give the speeds to high relative accuracy
@@ -79,7 +79,7 @@ class ModalSpectrum(SpectralLayout):
 
     def three_states(self, c: Scalars, k: int) -> None:
         """Store both speeds, the limit, and the slow mode's projection;
-        doubt where speeds are close.
+        doubt where they are not real, or so close that amplitudes cancel.
 
         With S the sum of all rates and P the sum over rooted spanning trees (which is also
         the steady state) the speeds are the roots of l^2 - S l + P. (A + fast) / (fast - slow)
@@ -104,6 +104,10 @@ class ModalSpectrum(SpectralLayout):
         c.let(f"least{k}", f"{part}*square{k}")
         close = c.both(f"apart{k} < {GREATEST_LOSS**-2!r}*square{k}", f"gone{k} == 0.0")
         c.put(c.at("strained", self.strainable.index(k)), c.choose(close, "1.0", "0.0"))
+        around = ((0, 1), (1, 2), (2, 0))
+        if rates.keys() >= set(around) or rates.keys() >= {way[::-1] for way in around}:
+            swings = c.both(f"apart{k} < -least{k}", f"gone{k} == 0.0")
+            c.put("doubt", c.choose(swings, "1.0", "doubt"))
         c.let(f"wide{k}", c.choose(f"apart{k} > least{k}", f"apart{k}", f"least{k}"))
         c.let(f"per_gap{k}", f"rootReciprocal(wide{k})")
         c.let(f"fast{k}", f"0.5*(sum{k} + wide{k}*per_gap{k})")
