@@ -151,11 +151,17 @@ class SchemeModels:
         found = {k: {n: row for n, row in own.items() if n in words} for k, own in rows.items()}
         return {**kept, **{key: own for key, own in found.items() if own or key == "parameters"}}
 
+    @property
+    def kept_parameters(self) -> Mapping[str, Any]:
+        """The parameters of the model that every scheme has, as rows of a model file."""
+        found: Mapping[str, Any] = self._kept["parameters"]
+        return found
+
     def balanced(self, scheme: Scheme) -> set[Edge]:
         """Return the transitions whose rates follow: one of each edge outside a spanning tree."""
         if not self.reversible:
             return set()
-        tree = _tree(scheme)
+        tree = tree_of(scheme)
         return {(j, i) for i, j in scheme.edges if tree[i] != j and tree[j] != i}
 
     def plan_of(self, scheme: Scheme, still: Collection[str] = (), rough: bool = False) -> FitPlan:
@@ -167,7 +173,11 @@ class SchemeModels:
 
         Raises InputError where it cannot be.
         """
-        plan, document = self.plan, self.document(scheme, still)
+        return self.plan_for(self.document(scheme, still), rough)
+
+    def plan_for(self, document: dict[str, Any], rough: bool = False) -> FitPlan:
+        """Return the plan to fit a model file to the data; `rough` as of `plan_of`."""
+        plan = self.plan
         section = {k: v for k, v in plan.section.items() if k not in _OF_ONE}
         model = build_model(
             document, plan.file, first_temperature(section), words_of_clamps(section)
@@ -190,7 +200,7 @@ class SchemeModels:
             in_memory=plan.in_memory,
             temperature_stated=plan.temperature_stated,
         )
-        return replace(found, start=False, description=scheme.text)
+        return replace(found, start=False, description=document["description"])
 
     @cached_property
     def _stairs(self) -> tuple[Experiment, ...]:
@@ -219,7 +229,7 @@ class SchemeModels:
         Arguments:
             unit: (n_free, n) points that are drawn evenly; of rates of another form they stay.
         """
-        space, (low, high) = plan.space, _ends(plan)
+        space, (low, high) = plan.space, ends_of(plan)
         if not self._exponential or low == high:
             return unit
         row_of = {space.parameters[place].name: row for row, place in enumerate(space.free)}
@@ -263,7 +273,7 @@ class SchemeModels:
             ways = {way for edge in child.edges for way in (edge, edge[::-1])}
             known = {way: own for way, own in places.items() if way in ways}
             # of a parameter per cell there is one for each, such as g[A1]
-            mine = self._kept["parameters"]
+            mine = self.kept_parameters
             others = {k: v for k, v in values.items() if k.partition("[")[0] in mine}
             new = _LEAVING if parent.n < child.n else _NEW
             for new_rates in new if len(known) < len(ways) else new[:1]:
@@ -282,7 +292,7 @@ class SchemeModels:
 
         One that closes a cycle keeps microscopic reversibility, so that it changes no equilibrium.
         """
-        rates, ends = dict(known), np.array(_ends(self.plan))
+        rates, ends = dict(known), np.array(ends_of(self.plan))
         for i, j in child.edges:
             if (i, j) in rates:
                 continue
@@ -312,17 +322,37 @@ class SchemeModels:
             way: {name: values[f"{name}_{suffix}"] for name in self.parameters}
             for way, suffix in self._suffixes(scheme).items()
         }
-        along = {way for k, up in _tree(scheme).items() if k != up for way in ((k, up), (up, k))}
-        for i, j in self.balanced(scheme) if self._exponential else ():
-            there = found[j, i]
-            ratio, slope = math.log(there["a"]), there["z"]
-            for a, b in pairwise(_path(along, i, j)):
-                many, few = found[a, b], found[b, a]
-                times = _multiplicity(scheme, (a, b)) / _multiplicity(scheme, (b, a))
-                ratio += math.log(times * many["a"] / few["a"])
-                slope += many["z"] - few["z"]
-            found[i, j] = {"a": math.exp(min(max(ratio, -600.0), 600.0)), "z": slope}
+        if self._exponential:
+            suffixes, products = self.products(scheme)
+            own = {suffix: found[way] for way, suffix in self._suffixes(scheme).items()}
+            logs = np.log([own[suffix]["a"] for suffix in suffixes])
+            slopes = np.array([own[suffix]["z"] for suffix in suffixes])
+            for way in self.balanced(scheme):
+                constant, power = products[way]
+                log = min(max(constant + float(power @ logs), -600.0), 600.0)
+                found[way] = {"a": math.exp(log), "z": float(power @ slopes)}
         return found
+
+    def products(
+        self, scheme: Scheme
+    ) -> tuple[tuple[str, ...], dict[Edge, tuple[float, np.ndarray]]]:
+        """Return rates a*exp(z*v) of all transitions as products of powers of parameters.
+
+        Returns: the endings of the names of parameters, a_k and z_k; and by transition a constant
+            and powers (n_endings,): log a is ``constant + power @ log a_k``, z ``power @ z_k``.
+        """
+        own = self._suffixes(scheme)
+        suffixes = tuple(dict.fromkeys(own.values()))
+        unit = dict(zip(suffixes, np.eye(len(suffixes)), strict=True))
+        found = {w: (math.log(_multiplicity(scheme, w)), unit[own[w]]) for w in own}
+        along = {way for k, up in tree_of(scheme).items() if k != up for way in ((k, up), (up, k))}
+        for i, j in self.balanced(scheme):
+            constant, power = found[j, i]
+            for way in pairwise(_path(along, i, j)):
+                (there, powers_there), (back, powers_back) = found[way], found[way[::-1]]
+                constant, power = constant + there - back, power + powers_there - powers_back
+            found[i, j] = constant, power
+        return suffixes, found
 
 
 def unit_of(plan: FitPlan, values: Mapping[str, float]) -> np.ndarray:
@@ -359,7 +389,7 @@ def _words(values: Collection[Any]) -> list[str]:
     return _WORD.findall(" ".join(str(value) for value in values))
 
 
-def _ends(plan: FitPlan) -> tuple[float, float]:
+def ends_of(plan: FitPlan) -> tuple[float, float]:
     """Return the lowest and the highest command of all experiments that count, mV."""
     commands = [e.protocol.command() for e in plan.problem.fitted]
     low = min(float(np.nanmin(c)) for c in commands)
@@ -379,7 +409,7 @@ def _multiplicity(scheme: Scheme, way: Edge) -> int:
     return _steps(scheme).get(way, ("", 1))[1]
 
 
-def _tree(scheme: Scheme) -> dict[int, int]:
+def tree_of(scheme: Scheme) -> dict[int, int]:
     """Return for each state the one before it on a way from the first; the arm is in the tree."""
     along = {frozenset(pair) for pair in pairwise(scheme.arm)}
     parents, pending = {0: 0}, [0]

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from channelfit.discovery.complete import CompleteScorers, is_part
 from channelfit.discovery.models import SchemeModels
 from channelfit.discovery.page import discovery_page
 from channelfit.discovery.results import Found, found_by
@@ -62,8 +63,7 @@ def ready(
         plan: of the fit file without its section `discover`, with its data.
         section: that section.
         seed: of the search; the plan's without it.
-        backend: see `make_scorer`; "auto" is the processor, because a GPU takes longer to have the
-            kernels of a scheme compiled than a processor takes to compile and to fit it.
+        backend: see `make_scorer`; "auto" is the processor, which a few schemes keep busy.
 
     Raises InputError: a key that cannot be used, or no scheme of which a model can be made.
     """
@@ -75,14 +75,16 @@ def ready(
     schemes = tuple(space.schemes)
     if len(schemes) < 2:
         raise keys.error("leaves one scheme, so that there is nothing to compare")
-    models.plan_of(schemes[0])
+    own = models.plan_of(schemes[0])
     scorer = make_scorer(plan.problem, "cpu" if backend == "auto" else backend)
     found = identity(plan, scorer) | {
         "discover": dict(section),
         "seed": plan.seed if seed is None else seed,
         "schemes": len(schemes),
     }
-    return SchemeTasks(models, schemes, effort, found["seed"], scorer.backend, found)
+    together = scorer.backend == "cuda" and is_part(models, own, schemes[-1].n)
+    complete = CompleteScorers(models, scorer.backend) if together else None
+    return SchemeTasks(models, schemes, effort, found["seed"], scorer.backend, complete, found)
 
 
 def cautions_of(plan: FitPlan) -> list[Caution]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from channelfit.discovery.complete import CompleteScorers
 from channelfit.discovery.models import SchemeModels, unit_of
 from channelfit.discovery.schemes import Scheme
 from channelfit.model.channel import Parameter
@@ -123,6 +124,7 @@ class SchemeTasks:
         models: make the plan of each scheme.
         schemes: all of them.
         backend: see `make_scorer`.
+        complete: score each scheme as a part of the complete graph; None for a scorer of its own.
         identity: see `tasks.executor.TaskSet`.
         given: the arguments by key; they are not sent with the task set.
     """
@@ -132,6 +134,7 @@ class SchemeTasks:
     effort: Effort
     seed: int
     backend: str
+    complete: CompleteScorers | None = None
     identity: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[Key, Arrays] = field(default_factory=dict)
 
@@ -158,7 +161,7 @@ class SchemeTasks:
             if kind == "currents":
                 return self._to_currents(place, number, given)
             plan = self.models.plan_of(self.schemes[place])
-            scorer = make_scorer(plan.problem, self.backend)
+            scorer = self._scorer(place, plan.problem)
             if kind == "fit":
                 return self._fitted(plan, scorer, place, number, given)
             if kind == "assess":
@@ -247,7 +250,7 @@ class SchemeTasks:
         still: tuple[str, ...] = ()
         if self.models.chooses:
             plan, best, still = self._without_voltage(place, plan, best)
-            scorer = make_scorer(plan.problem, self.backend)
+            scorer = self._scorer(place, plan.problem)
         judged = assess(plan, scorer, best, finish=True)
         found = judged.estimate
         facts = {
@@ -275,7 +278,7 @@ class SchemeTasks:
             tried = []
             for name in [*free, *([""] if math.isinf(least) else [])]:
                 own = self.models.plan_of(scheme, (*still, name)) if name else plan
-                objective = self._objective(own, make_scorer(own.problem, self.backend))
+                objective = self._objective(own, self._scorer(place, own.problem))
                 end = refine(objective, unit_of(own, known)[:, None])
                 cost, k = float(end.cost[0]), own.space.n_free + len(own.solved)
                 if not math.isfinite(cost):
@@ -297,7 +300,7 @@ class SchemeTasks:
             self.models.plan_of(self.schemes[k], names)
             for k, names in zip((place, other), still, strict=True)
         )
-        currents = make_scorer(source.problem, self.backend).simulate(given["values"][:, None])
+        currents = self._scorer(other, source.problem).simulate(given["values"][:, None])
         problem = Problem(
             plan.problem.model,
             tuple(
@@ -307,10 +310,16 @@ class SchemeTasks:
             ),
         )
         plan = replace(plan, problem=problem)
-        objective = plan.objective(make_scorer(problem, self.backend))
+        objective = plan.objective(self._scorer(place, problem))
         objective.previews = True
         ends = refine(objective, given["unit"], _TO_CURRENTS)
         return _arrays_of(plan, ends.unit, ends.cost)
+
+    def _scorer(self, place: int, problem: Problem, rough: bool = False) -> ChannelScorer:
+        """Return the scorer of a scheme's problem; `rough` as of `SchemeModels.plan_of`."""
+        if self.complete is None:
+            return make_scorer(problem, self.backend)
+        return self.complete(self.schemes[place], problem, rough)
 
     def _names(self, plan: FitPlan) -> list[str]:
         return [p.name for p in plan.problem.parameters]
@@ -324,7 +333,7 @@ class SchemeTasks:
     def _rough(self, place: int, fine: FitPlan) -> _Drawn:
         """Return nearly the same objective with stairs for ramps, from which points are drawn."""
         plan = self.models.plan_of(self.schemes[place], rough=True)
-        scorer = make_scorer(plan.problem, self.backend)
+        scorer = self._scorer(place, plan.problem, rough=True)
         found = _Drawn(**vars(self._objective(replace(plan, solved=fine.solved), scorer)))
         found.groups = self.models.groups(found.space)
         found.solved = plan.objective(scorer)

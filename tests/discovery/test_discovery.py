@@ -17,10 +17,12 @@ from click.testing import CliRunner
 
 import channelfit as cf
 from channelfit.discovery import results, search
+from channelfit.discovery.complete import CompleteScorers, is_part
+from channelfit.discovery.complete import document as document_of_complete
 from channelfit.discovery.models import SchemeModels, _stairs, unit_of
 from channelfit.discovery.results import found_by
 from channelfit.discovery.run import ready
-from channelfit.discovery.schemes import Space
+from channelfit.discovery.schemes import Scheme, Space
 from channelfit.discovery.search import Discovery, SchemeTasks
 from channelfit.front import discoveries
 from channelfit.front.kinds import load_plan, make_scorer
@@ -325,6 +327,67 @@ def test_a_gpu_finds_what_a_processor_does(plan: FitPlan, device: str) -> None:
         assert cuda[name]["cost"] == pytest.approx(cpu[name]["cost"], rel=1e-6)
         assert cuda[name]["stage"] == "fitted"
     assert len(tables[0][1]) == len(tables[1][1])
+
+
+@pytest.mark.parametrize("reversible", [True, False])
+def test_a_scheme_is_scored_as_a_part_of_its_complete_graph(
+    plan: FitPlan, device: str, reversible: bool
+) -> None:
+    """Against a scorer of its own: with cycles, two open states, subunits and a z that is 0."""
+    models = models_of(plan, reversible=reversible)
+    scorers = CompleteScorers(models, "cuda")
+    arm = Scheme(4, 1, ((0, 2), (0, 3), (1, 2), (2, 3)), (1, 2, 0))
+    schemes = [*Space((3, 3), (1, 1)).schemes, *Space((4, 4), (2, 2)).schemes[::9], arm]
+    random = np.random.default_rng(5)
+    for scheme in schemes:
+        for still in ((), (f"z_{scheme.states[0]}_{scheme.states[2]}",)):
+            own = models.plan_of(scheme, still)
+            if still and still[0] not in {p.name for p in own.problem.parameters}:
+                continue
+            alone = make_scorer(own, "cpu")
+            part = scorers(scheme, own.problem)
+            values = own.space.to_physical(random.uniform(0.4, 0.6, (own.space.n_free, 4)))
+            fastest = own.space.to_physical(np.ones((own.space.n_free, 1)))
+            values = np.concatenate([values, fastest], axis=1)
+            for name in ("score", "preview", "rescore"):
+                found, true = (getattr(one, name)(values) for one in (part, alone))
+                np.testing.assert_array_equal(found.status, true.status)
+                np.testing.assert_allclose(found.cost, true.cost, rtol=1e-9)
+            found, true = part.linearize(values), alone.linearize(values)
+            np.testing.assert_allclose(found.cost, true.cost, rtol=1e-9)
+            for what in ("gradient", "hessian"):
+                size = np.abs(getattr(true, what)).max()
+                np.testing.assert_allclose(
+                    getattr(found, what), getattr(true, what), rtol=1e-8, atol=1e-10 * size
+                )
+            for mine, others in zip(part.simulate(values), alone.simulate(values), strict=True):
+                np.testing.assert_allclose(mine, others, atol=1e-8 * np.nanmax(np.abs(others)))
+    assert len(scorers._whole) == 3
+    assert len(pickle.dumps(scorers)) < 2 * len(pickle.dumps(models))
+
+
+def test_what_is_no_part_of_a_complete_graph(plan: FitPlan) -> None:
+    """Rates of another form or of range 0, and those that would overflow where none is."""
+    scheme, a = Space((3, 3)).schemes[0], {"unit": "1/ms", "scale": "log"}
+    z = {"range": [-0.1, 0.1], "unit": "1/mV"}
+    wide, zero = {**a, "range": [1e-90, 1e90]}, {"range": [0, 1], "unit": "1/ms"}
+    for keys, expected in (
+        ({}, True),
+        ({"rate": "a", "parameters": {"a": {**a, "range": [0.1, 1]}}}, False),
+        ({"parameters": {"a": zero, "z": z}}, False),
+        ({"parameters": {"a": wide, "z": z}}, False),
+    ):
+        models = models_of(plan, **keys)
+        assert is_part(models, models.plan_of(scheme), 7) is expected
+
+
+def test_a_name_that_the_complete_graph_needs_is_refused(plan: FitPlan) -> None:
+    row = {"range": [1, 2], "value": 1.5}
+    document = {**plan.document, "parameters": {**plan.document["parameters"], "e_C1": row}}
+    document["current"] = {**document["current"], "conductance": "g*e_C1"}
+    models = models_of(replace(plan, document=document))
+    with pytest.raises(InputError, match="parameters.e_C1: is a name that discover gives"):
+        document_of_complete(models, Space((3, 3)).schemes[0])
 
 
 def test_without_a_choice_schemes_are_fitted_on_the_processor(plan: FitPlan, device: str) -> None:
