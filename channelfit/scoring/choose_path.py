@@ -75,6 +75,8 @@ def reason_against_moments(problem: Problem) -> str | None:
         return "the open probability is a product of several"
     if model.chains[0].instant:
         return "the gate has no time constant"
+    if len(model.chains[0].states) == 1:
+        return "a channel of one state does not relax"
     if longest_detour(model.chains[0]) > _LONGEST_CYCLE and not modes_are_real(model):
         return (
             f"rates around a cycle of more than {_LONGEST_CYCLE} states are not balanced, and "

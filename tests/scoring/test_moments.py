@@ -279,6 +279,8 @@ def test_what_does_not_fit_in_memory_is_stepped(monkeypatch):
 def test_gates_and_moving_voltages_say_why():
     with pytest.raises(InputError, match="--path moments: the open probability is a product"):
         make_scorer(held("na_hh"), "cpu", path="moments")
+    with pytest.raises(InputError, match="--path moments: a channel of one state does not relax"):
+        make_scorer(held("leak"), "cpu", path="moments")
     ramp = PROTOCOLS["ramp"]
     moving = Problem(SCHEMES["6 states"], (Experiment(ramp, recording_of(ramp, 0)),))
     with pytest.raises(InputError, match="--path moments: the command voltage varies"):
