@@ -23,11 +23,12 @@ from channelfit.scoring.kernels.lanes import LOOPED_STATES
 from channelfit.scoring.machine.machine_code import generated
 from channelfit.scoring.reference import ReferenceScorer
 from channelfit.scoring.reference_matrices import propagator, steady_state
-from channelfit.scoring.scorer import make_scorer
+from channelfit.scoring.scorer import PATHS, make_scorer
 from support.schemes import (
     N_CANDIDATES,
     PROTOCOLS,
     SHIPPED,
+    any_scheme,
     candidates,
     from_yaml,
     largest_error,
@@ -186,6 +187,32 @@ def test_many_states_equal_the_reference(
         weight += experiment.recording.weight.sum()
     cost = scorer.score(parameters).cost
     assert cost == pytest.approx(squares / weight, rel=TOLERANCE[dtype])
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("n", range(2, 8))
+def test_any_scheme_has_the_costs_of_the_reference_on_every_path(n: int) -> None:
+    """Also where occupancies oscillate, and where rates lie eight decades apart."""
+    protocol, checked = PROTOCOLS["steps"], 0
+    for seed in range(6):
+        try:
+            model = any_scheme(n, 100 * n + seed)
+        except InputError:  # a state that is never left or reached
+            continue
+        problem = Problem(model, (Experiment(protocol, recording_of(protocol, seed)),))
+        values = candidates(model, 16, seed=seed)
+        true = ReferenceScorer(problem).score(values)
+        for path in PATHS:
+            try:
+                scorer = make_scorer(problem, "cpu", path=path)
+            except InputError:  # this scheme cannot be scored so
+                continue
+            checked += 1
+            for way in (scorer.score, scorer.preview, scorer.rescore, scorer.linearize):
+                found = way(values)
+                assert np.array_equal(found.status, true.status)
+                np.testing.assert_allclose(found.cost, true.cost, rtol=1e-8)
+    assert checked > 5
 
 
 def test_text_grows_with_the_transitions_alone() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 import numpy as np
 
@@ -83,6 +83,37 @@ def random_scheme(n: int, seed: int) -> ChannelModel:
         "rates": rates,
         "current": {"open": is_open, "conductance": "2 nS", "reversal": "-100 mV"},
         "parameters": {"k": {"range": [0.1, 10], "scale": "log", "value": 1}},
+    }
+    return build_model(document, None)
+
+
+def any_scheme(n: int, seed: int) -> ChannelModel:
+    """A connected scheme with a parameter for each rate: some ways lead back, and some do not.
+
+    Raises InputError: a state is never left or never reached.
+    """
+    rng = np.random.default_rng(seed)
+    share = rng.choice([0.1, 0.5])
+    tree = {(int(rng.integers(j)), j) for j in range(1, n)}
+    back = {(j, i) for i, j in tree if rng.random() < 0.9}
+    pairs = tree | back | {pair for pair in permutations(range(n), 2) if rng.random() < share}
+    slopes = {pair: rng.uniform(-0.06, 0.06) for pair in sorted(pairs)}
+    names = {(i, j): f"k{i}_{j}" for i, j in slopes}
+    opened = rng.integers(n, size=2).tolist()
+    document = {
+        "states": [f"S{k}" for k in range(n)],
+        "rates": {
+            f"S{i} -> S{j}": f"{names[i, j]}*exp({slope!r}*v)" for (i, j), slope in slopes.items()
+        },
+        "current": {
+            "open": {f"S{k}": part for k, part in zip(opened, (0.4, 1.0), strict=True)},
+            "conductance": "2 nS",
+            "reversal": "-100 mV",
+        },
+        "parameters": {
+            name: {"range": [1e-5, 1e3], "unit": "1/ms", "scale": "log", "value": 0.1}
+            for name in names.values()
+        },
     }
     return build_model(document, None)
 
