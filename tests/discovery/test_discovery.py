@@ -329,6 +329,7 @@ def test_a_gpu_finds_what_a_processor_does(plan: FitPlan, device: str) -> None:
     assert len(tables[0][1]) == len(tables[1][1])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("reversible", [True, False])
 def test_a_scheme_is_scored_as_a_part_of_its_complete_graph(
     plan: FitPlan, device: str, reversible: bool

@@ -213,6 +213,7 @@ def quoted() -> list[str]:
     return list(re.findall(r"^### `(.*)`", text, re.M))
 
 
+@integration
 def test_every_message_that_is_explained_is_one_of_the_program() -> None:
     texts, messages = spoken(), quoted()
     assert len(messages) > 25

@@ -179,7 +179,8 @@ BRIEF = from_yaml(
 )
 
 
-@pytest.mark.parametrize(
+#: Each backend, of which the one that the host plays compiles for long.
+SELDOM_PLAYED = pytest.mark.parametrize(
     "backend",
     [
         "cpu",
@@ -188,6 +189,9 @@ BRIEF = from_yaml(
     ],
     indirect=True,
 )
+
+
+@SELDOM_PLAYED
 def test_a_bounded_rate_has_no_slope(backend: str) -> None:
     problem = problem_of(model_named("cycle"), BRIEF)
     names = problem.model.parameter_names
@@ -205,6 +209,7 @@ def test_a_bounded_rate_has_no_slope(backend: str) -> None:
     assert (test.gradient[7] != 0).all()
 
 
+@SELDOM_PLAYED
 def test_fixed_parameters_have_zero_rows(backend: str) -> None:
     model, parameters = model_named("model_b"), candidates(model_named("model_b"), 3)
     fixed = 0, 1, 3, 8  # the first two are all parameters of one rate
