@@ -42,7 +42,7 @@ from channelfit.tasks.executor import Executor, task_results
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, decoded_json, expect
 
 #: Iterations of least squares in the rounds of a level, and the least schemes that go on.
-_ITERATIONS, _LEAST = (24, 50, 100), 3
+_ITERATIONS, _LEAST = (100, 200, 400), 3
 #: A scheme whose cost after its scan is so many times that of the best one is not fitted fully.
 _HOPELESS = 4.0
 #: Parents from whose solutions a scheme begins, at most.
