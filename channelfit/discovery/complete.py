@@ -23,7 +23,6 @@ from channelfit.discovery.models import SchemeModels, ends_of, tree_of
 from channelfit.discovery.schemes import Edge, Scheme
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
-from channelfit.reading.keys.discover import RATE
 from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, make_scorer
 from channelfit.search.plan import FitPlan
@@ -43,9 +42,9 @@ def is_part(models: SchemeModels, plan: FitPlan, n: int) -> bool:
     Arguments:
         plan: of any scheme.
     """
-    own = plan.problem.parameters
+    own = plan.problem.model.parameters
     sizes, slopes = ([p for p in own if p.name.startswith(f"{x}_")] for x in "az")
-    if models.rate != RATE or models.parameters.keys() != {"a", "z"}:
+    if not models.exponential:
         return False
     if any(p.lower <= 0 or p.per_cell for p in sizes) or any(p.per_cell for p in slopes):
         return False
@@ -65,28 +64,26 @@ def document(models: SchemeModels, scheme: Scheme) -> dict[str, Any]:
 
     Raises InputError: the model has a parameter of a name that is needed.
     """
-    whole, rates = complete(scheme), {}
+    whole = complete(scheme)
+    names, found = whole.states, models.document(whole)
+    if not models.reversible:
+        return found
+    rates: dict[str, str] = {}
     rows: dict[str, Mapping[str, Any]] = {}
-    names, kept = whole.states, models.document(whole)
     for i, j in whole.edges:
+        pair = f"{names[i]}_{names[j]}"
+        rows |= {f"s_{pair}": models.parameters["a"], f"y_{pair}": models.parameters["z"]}
         for a, b in ((names[i], names[j]), (names[j], names[i])):
-            if not models.reversible:
-                rates[f"{a} -> {b}"] = f"a_{a}_{b}*exp(z_{a}_{b}*v)"
-                rows |= {f"{x}_{a}_{b}": models.parameters[x] for x in "az"}
-                continue
-            pair = f"{names[i]}_{names[j]}"
             apart = f"(e_{a} - e_{b} + (w_{a} - w_{b})*v)/2"
             rates[f"{a} -> {b}"] = f"s_{pair}*exp(y_{pair}*v + {apart})"
-            rows |= {f"s_{pair}": models.parameters["a"], f"y_{pair}": models.parameters["z"]}
-    if models.reversible:
-        for name in names:
-            zero = {"value": 0.0, "fixed": True} if name == names[0] else {}
-            rows |= {f"e_{name}": {"range": _POTENTIAL} | zero}
-            rows |= {f"w_{name}": dict(models.parameters["z"]) | zero}
+    for name in names:
+        zero = {"value": 0.0, "fixed": True} if name == names[0] else {}
+        rows |= {f"e_{name}": {"range": _POTENTIAL} | zero}
+        rows |= {f"w_{name}": dict(models.parameters["z"]) | zero}
     others = models.kept_parameters
     for name in rows.keys() & others.keys():
         raise InputError("is a name that discover gives", None, f"parameters.{name}")
-    return kept | {"rates": rates, "parameters": {**others, **rows}}
+    return found | {"rates": rates, "parameters": {**others, **rows}}
 
 
 @dataclass(frozen=True, eq=False)

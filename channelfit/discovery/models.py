@@ -217,9 +217,9 @@ class SchemeModels:
     # --- points of a search -----------------------------------------------------------------------
 
     @property
-    def _exponential(self) -> bool:
-        """True if every rate is `a*exp(z*v)`, so that logarithms of rates are linear in v."""
-        return self.rate == RATE
+    def exponential(self) -> bool:
+        """True if every rate is `a*exp(z*v)`, with an a and a z of its own."""
+        return self.rate == RATE and {"a", "z"} <= self.parameters.keys()
 
     def scan(self, plan: FitPlan, unit: np.ndarray, random: np.random.Generator) -> np.ndarray:
         """Return points (n_free, n) of a scan: rates are drawn at both ends of the command.
@@ -230,7 +230,7 @@ class SchemeModels:
             unit: (n_free, n) points that are drawn evenly; of rates of another form they stay.
         """
         space, (low, high) = plan.space, ends_of(plan)
-        if not self._exponential or low == high:
+        if not self.exponential or low == high:
             return unit
         row_of = {space.parameters[place].name: row for row, place in enumerate(space.free)}
         unit = unit.copy()
@@ -277,7 +277,7 @@ class SchemeModels:
             others = {k: v for k, v in values.items() if k.partition("[")[0] in mine}
             new = _LEAVING if parent.n < child.n else _NEW
             for new_rates in new if len(known) < len(ways) else new[:1]:
-                rates = self._with_new(child, known, *new_rates) if self._exponential else known
+                rates = self._with_new(child, known, *new_rates) if self.exponential else known
                 own = dict(others)
                 for way, suffix in self._suffixes(child).items():
                     own |= {f"{name}_{suffix}": x for name, x in rates.get(way, {}).items()}
@@ -322,7 +322,7 @@ class SchemeModels:
             way: {name: values[f"{name}_{suffix}"] for name in self.parameters}
             for way, suffix in self._suffixes(scheme).items()
         }
-        if self._exponential:
+        if self.exponential:
             suffixes, products = self.products(scheme)
             own = {suffix: found[way] for way, suffix in self._suffixes(scheme).items()}
             logs = np.log([own[suffix]["a"] for suffix in suffixes])

@@ -63,7 +63,7 @@ def ready(
         plan: of the fit file without its section `discover`, with its data.
         section: that section.
         seed: of the search; the plan's without it.
-        backend: see `make_scorer`; "auto" is the processor, which a few schemes keep busy.
+        backend: see `make_scorer`; "auto" is the processor.
 
     Raises InputError: a key that cannot be used, or no scheme of which a model can be made.
     """

@@ -368,7 +368,7 @@ def test_a_scheme_is_scored_as_a_part_of_its_complete_graph(
 
 
 def test_what_is_no_part_of_a_complete_graph(plan: FitPlan) -> None:
-    """Rates of another form or of range 0, and those that would overflow where none is."""
+    """Rates of another form, of range 0, per cell, and those that overflow where there is none."""
     scheme, a = Space((3, 3)).schemes[0], {"unit": "1/ms", "scale": "log"}
     z = {"range": [-0.1, 0.1], "unit": "1/mV"}
     wide, zero = {**a, "range": [1e-90, 1e90]}, {"range": [0, 1], "unit": "1/ms"}
@@ -377,9 +377,19 @@ def test_what_is_no_part_of_a_complete_graph(plan: FitPlan) -> None:
         ({"rate": "a", "parameters": {"a": {**a, "range": [0.1, 1]}}}, False),
         ({"parameters": {"a": zero, "z": z}}, False),
         ({"parameters": {"a": wide, "z": z}}, False),
+        ({"parameters": {"a": {**a, "range": [0.1, 1], "per": "cell"}, "z": z}}, False),
     ):
         models = models_of(plan, **keys)
         assert is_part(models, models.plan_of(scheme), 7) is expected
+
+
+def test_rates_may_share_the_z_of_the_model(plan: FitPlan) -> None:
+    """Each transition has an a alone, also where rates follow around a cycle."""
+    row = {"range": [1e-4, 10], "unit": "1/ms", "scale": "log"}
+    discovery = Discovery(tasks_of(plan, cycles=1, scan=8, starts=1, parameters={"a": row}))
+    discovery.scan()
+    assert len(discovery.fits) == 4
+    assert not any(fit.failure for fit in discovery.fits.values())
 
 
 def test_a_name_that_the_complete_graph_needs_is_refused(plan: FitPlan) -> None:
