@@ -2,7 +2,8 @@
 
     python benchmarks/discover.py [--cases 20] [--only 4 7 9] [--jobs N] [--states 3 5] [--cycles N]
         [--keep 10] [--backend cuda]
-    python benchmarks/discover.py --speed 6 [--share 24] [--backend cuda] [--jobs N]
+    python benchmarks/discover.py --speed 7 [--share 24] [--backend cuda] [--jobs N]
+    python benchmarks/discover.py --whole 6 [--backend cuda] [--jobs N]
 
 For each case a scheme is drawn from all of so many states, and its rates anew until the data
 determine every parameter (`channelfit uncertainty` would name none that is not). The data are the
@@ -19,12 +20,15 @@ clock with --backend cuda, where all jobs share the GPU. Each is written when it
 computes some of them, and joins them with those that the file has, so that what a run that was cut
 off has left out can be added.
 
---speed scans a share of the schemes of so many states, drawn at random, as one level and without
-their parents: what a scheme takes, all rounds together, and what all would take at that pace. With
-one job seconds are those of the processor, on all its cores, so that what else runs counts little,
-and all schemes are extrapolated to two cores. With several jobs, which are processes as those of
---cluster local:N and share the GPU if the backend is cuda, seconds are those of the clock; it runs
-from when all processes are there, and so includes what each of them loads and compiles.
+--speed scans a share of the schemes of so many states with a cycle, drawn at random, as one level
+and without their parents: what a scheme takes, all rounds together, and what all would take at that
+pace. By one process without a GPU, seconds are those of the processor, on all its cores, so that
+what else runs counts little, and all schemes are extrapolated to two cores. Else seconds are those
+of the clock. With several jobs these are processes as those of --cluster local:N; the clock runs
+from when all are there, and so includes what each of them loads and compiles.
+
+--whole fits all schemes with one open state, from two states up to so many, as `channelfit
+discover` does, full fits and comparisons among them, by the clock.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -60,6 +65,7 @@ from channelfit.scoring.scorer import make_scorer
 from channelfit.search.least_squares import refine
 from channelfit.search.plan import FitPlan, simulate_surrogate
 from channelfit.tasks.cluster import open_cluster
+from channelfit.tasks.executor import Executor
 
 ROOT = Path(__file__).parents[1]
 PROTOCOLS, SAMPLING = ("staircase", "herg_activation"), "2 ms"
@@ -244,31 +250,72 @@ def cases_of(
 def speed(states: int, share: int, backend: str, jobs: int) -> list[Row]:
     """What some schemes of a size take."""
     random = np.random.Generator(np.random.Philox(3))
-    everything = Space((states, states)).schemes
+    everything = [scheme for scheme in Space((states, states)).schemes if scheme.cycles]
     plan, _ = recorded(template(), Space((4, 4), cycles=0).schemes[1], random)
     tasks = ready(plan, {"states": [2, 3], "keep": 2}, seed=1, backend=backend)
     places = random.choice(len(everything), min(share, len(everything)), replace=False)
     some = tuple(everything[int(k)] for k in sorted(places))
-    with open_cluster(f"local:{jobs}" if jobs > 1 else None) as executor:
-        clock = time.process_time if jobs == 1 else time.perf_counter
+    alone = jobs == 1 and backend == "cpu"
+    with cluster_of(jobs) as executor:
+        clock = time.process_time if alone else time.perf_counter
         discovery, began = Discovery(replace(tasks, schemes=some), executor), clock()
         discovery.scan_level(range(len(some)))
         scanned = (clock() - began) / len(some)
-    n, cores = len(everything), 2 if jobs == 1 else 1
-    where = "on two cores" if jobs == 1 else f"by {jobs} processes"
+    n, cores = len(everything), 2 if alone else 1
+    where = "on two cores" if alone else f"by {_processes(jobs)}"
     return [
         Row(
             f"scan of a scheme of {states} states",
             scanned,
-            "s of the processor" if jobs == 1 else f"s {where}",
+            "s of the processor" if alone else f"s {where}",
         ),
         Row(
-            f"scans of all {n:,} schemes of {states} states, {where}",
+            f"scans of all {n:,} schemes of {states} states with a cycle, {where}",
             n * scanned / cores / 3600,
             "h",
             note=f"extrapolated from {len(some)} schemes; full fits come on top",
         ),
     ]
+
+
+def whole(states: int, keep: int, backend: str, jobs: int) -> list[Row]:
+    """What all schemes with one open state take, up to so many states."""
+    random = np.random.Generator(np.random.Philox(3))
+    truth = Space((4, 4), cycles=0).schemes[1]
+    plan, _ = recorded(template(), truth, random)
+    tasks = ready(plan, {"states": [2, states], "keep": keep}, seed=1, backend=backend)
+    n, times = len(tasks.schemes), [time.perf_counter()]
+    with cluster_of(jobs) as executor:
+        discovery = Discovery(tasks, executor)
+        discovery.scan()
+        times.append(time.perf_counter())
+        best = discovery.fit()
+        times.append(time.perf_counter())
+        found = found_by(discovery, best)
+        times.append(time.perf_counter())
+    names = [row["scheme"] for row in found.rows]
+    unit = f"s by {_processes(jobs)}"
+    return [
+        Row(f"all {n} schemes of 2 to {states} states", times[-1] - times[0], unit),
+        Row("scans, and full fits of those without a cycle", times[1] - times[0], unit),
+        Row(f"full fits of the {keep} best", times[2] - times[1], unit, note=f"{len(best)} fitted"),
+        Row("each of these fitted to the currents of the others", times[3] - times[2], unit),
+        Row(
+            f"rank of the true scheme {truth.name} ({truth.text})",
+            names.index(truth.name) + 1,
+            "",
+            note=f"first is {names[0]}",
+        ),
+    ]
+
+
+def cluster_of(jobs: int) -> AbstractContextManager[Executor | None]:
+    """Return a context that opens so many processes; this one alone for 1."""
+    return nullcontext() if jobs == 1 else open_cluster(f"local:{jobs}")
+
+
+def _processes(jobs: int) -> str:
+    return "one process" if jobs == 1 else f"{jobs} processes"
 
 
 def main() -> None:
@@ -283,6 +330,7 @@ def main() -> None:
     parser.add_argument("--keep", type=int, default=10)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--speed", type=int)
+    parser.add_argument("--whole", type=int)
     parser.add_argument("--share", type=int, default=24)
     parser.add_argument("--backend", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path)
@@ -293,6 +341,11 @@ def main() -> None:
         rows = speed(given.speed, given.share, given.backend, given.jobs)
         name = f"discover_speed{'_cuda' if on_gpu else ''}"
         finish(name, "How fast schemes are fitted", rows, device, given.out)
+        return
+    if given.whole:
+        rows = whole(given.whole, given.keep, given.backend, given.jobs)
+        name = f"discover_whole{'_cuda' if on_gpu else ''}"
+        finish(name, "How long all schemes take", rows, device, given.out)
         return
     limits = {} if given.cycles is None else {"cycles": given.cycles}
     low, high = given.states

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -24,11 +25,15 @@ from channelfit.discovery.schemes import Edge, Scheme
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import array_module
+from channelfit.scoring.pooled import Pool, PooledScorer
 from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, make_scorer
 from channelfit.search.plan import FitPlan
 
 #: The greatest exponent of a rate.
 _GREATEST_EXPONENT = 600.0
+#: The parts into which a candidate is cut for threads of a GPU: a few hundred candidates, those
+#: of all schemes that are fitted at a time, then fill it.
+_JOBS = 8
 #: The range of e, from which only the expected speed of kernels follows.
 _POTENTIAL = [-10.0, 10.0]
 
@@ -155,14 +160,20 @@ def _sums(
 
 @dataclass(eq=False)
 class CompleteScorers:
-    """Makes scorers of schemes, each through the one of its complete graph."""
+    """Makes scorers of schemes, each through the one of its complete graph, which threads share.
+
+    Attributes:
+        pool: makes the calls of all threads.
+    """
 
     models: SchemeModels
     backend: str
+    pool: Pool = field(default_factory=Pool)
     _whole: dict[tuple[int, int, bool], ChannelScorer] = field(default_factory=dict)
+    _making: Lock = field(default_factory=Lock)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_whole": {}}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return CompleteScorers, (self.models, self.backend)
 
     def __call__(self, scheme: Scheme, problem: Problem, rough: bool = False) -> ChannelScorer:
         """Return the scorer of a scheme's problem.
@@ -171,13 +182,13 @@ class CompleteScorers:
             rough: as of `SchemeModels.plan_of`.
         """
         key = scheme.n, scheme.n_open, rough
-        if key not in self._whole:
-            plan = self.models.plan_for(document(self.models, scheme), rough)
-            self._whole[key] = make_scorer(plan.problem, self.backend)
-        whole = self._whole[key]
-        if problem.experiments != whole.problem.experiments:  # other currents
-            other = Problem(whole.problem.model, problem.experiments)
-            whole = make_scorer(other, self.backend)
+        with self._making:
+            if key not in self._whole:
+                own = document(self.models, scheme)
+                plan = self.models.plan_for(own, self.models.model_of(own), rough)
+                scorer = make_scorer(plan.problem, self.backend)
+                self._whole[key] = PooledScorer(scorer, self.pool, _JOBS)
+            whole = self._whole[key]
         return PartScorer(problem, whole, Embedding.of(self.models, scheme, problem, whole.problem))
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from channelfit.discovery.schemes import Edge, Scheme
+from channelfit.model.channel import ChannelModel
 from channelfit.model.model_file import build_model
 from channelfit.problem.clamp import words_of_clamps
 from channelfit.problem.experiment import Experiment, Problem
@@ -30,6 +31,9 @@ _REPLACED = ("name", "description", "source", "states", "rates", "gates")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 #: Keys of the fit section that say how one scheme is searched.
 _OF_ONE = ("start", "discover", "optimizer", "stop", "seeds", "name", "description", "source")
+#: Models that are kept, each with its file.
+_MODELS = 1000
+_Made: TypeAlias = tuple[dict[str, Any], ChannelModel]
 #: The height of a stair that stands for a part of a ramp, mV.
 _STAIR_MV = 5.0
 #: Rates, 1/ms, between which a scan draws each rate at the ends of the command.
@@ -173,15 +177,36 @@ class SchemeModels:
 
         Raises InputError where it cannot be.
         """
-        return self.plan_for(self.document(scheme, still), rough)
+        return self.plan_for(*self._last_models(scheme, tuple(still)), rough)
 
-    def plan_for(self, document: dict[str, Any], rough: bool = False) -> FitPlan:
-        """Return the plan to fit a model file to the data; `rough` as of `plan_of`."""
+    @cached_property
+    def _last_models(
+        self,
+    ) -> Callable[[Scheme, tuple[str, ...]], tuple[dict[str, Any], ChannelModel]]:
+        """Returns the file of a scheme and its model, which several plans share."""
+
+        @lru_cache(_MODELS)
+        def made(scheme: Scheme, still: tuple[str, ...]) -> tuple[dict[str, Any], ChannelModel]:
+            document = self.document(scheme, still)
+            return document, self.model_of(document)
+
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in vars(self).items() if k != "_last_models"}
+
+    def model_of(self, document: dict[str, Any]) -> ChannelModel:
+        """Return the model of a model file of this run."""
+        section, file = self.plan.section, self.plan.file
+        own = {k: v for k, v in section.items() if k not in _OF_ONE}
+        return build_model(document, file, first_temperature(own), words_of_clamps(own))
+
+    def plan_for(
+        self, document: dict[str, Any], model: ChannelModel, rough: bool = False
+    ) -> FitPlan:
+        """Return the plan to fit a model, with its file, to the data; `rough` as of `plan_of`."""
         plan = self.plan
         section = {k: v for k, v in plan.section.items() if k not in _OF_ONE}
-        model = build_model(
-            document, plan.file, first_temperature(section), words_of_clamps(section)
-        )
         experiments = self._stairs if rough else plan.problem.experiments
         if rough and plan.problem.linear_parameters():
             section["solve"] = "auto"

@@ -38,7 +38,7 @@ from channelfit.search.hybrid import Hybrid
 from channelfit.search.least_squares import begin, improve, refine
 from channelfit.search.objective import Objective
 from channelfit.search.plan import FitPlan
-from channelfit.tasks.executor import Executor, task_results
+from channelfit.tasks.executor import Executor, ThreadedExecutor, task_results
 from channelfit.tasks.result_store import Arrays, Key, ResultStore, decoded_json, expect
 
 #: Iterations of least squares in the rounds of a level, and the least schemes that go on.
@@ -63,6 +63,8 @@ _DRAWN = 64
 _ROUNDS = 4
 #: Iterations from points that are near a minimum, and points of a scheme that are kept.
 _ENDS, _POINTS = 30, 12
+#: Schemes that share a GPU at a time.
+_TOGETHER = 64
 #: Iterations of a fit to the currents of another scheme.
 _TO_CURRENTS = 200
 
@@ -161,11 +163,11 @@ class SchemeTasks:
             if kind == "currents":
                 return self._to_currents(place, number, given)
             plan = self.models.plan_of(self.schemes[place])
+            if kind == "assess":
+                return self._assessed(plan, place, given)
             scorer = self._scorer(place, plan.problem)
             if kind == "fit":
                 return self._fitted(plan, scorer, place, number, given)
-            if kind == "assess":
-                return self._assessed(plan, scorer, place, given)
             if kind in ("up", "down"):
                 ends = refine(self._objective(plan, scorer), given["unit"], _ENDS)
                 return _arrays_of(plan, ends.unit, ends.cost)
@@ -244,14 +246,13 @@ class SchemeTasks:
         agreed = agreement(best, cost[found.fresh], _AGREE, objective.floor)
         return _arrays_of(plan, ends.unit, ends.cost, {"agreement": agreed.as_plain()})
 
-    def _assessed(self, plan: FitPlan, scorer: ChannelScorer, place: int, given: Arrays) -> Arrays:
+    def _assessed(self, plan: FitPlan, place: int, given: Arrays) -> Arrays:
         """Bring the best values of a scheme to the minimum, and assess its parameters."""
         best = plan.space.to_physical(given["unit"][:, :1])[:, 0]
         still: tuple[str, ...] = ()
         if self.models.chooses:
             plan, best, still = self._without_voltage(place, plan, best)
-            scorer = self._scorer(place, plan.problem)
-        judged = assess(plan, scorer, best, finish=True)
+        judged = assess(plan, self._own_scorer(plan.problem), best, finish=True)
         found = judged.estimate
         facts = {
             "undetermined": [combination.text for combination in judged.open],
@@ -278,7 +279,7 @@ class SchemeTasks:
             tried = []
             for name in [*free, *([""] if math.isinf(least) else [])]:
                 own = self.models.plan_of(scheme, (*still, name)) if name else plan
-                objective = self._objective(own, self._scorer(place, own.problem))
+                objective = self._objective(own, self._own_scorer(own.problem))
                 end = refine(objective, unit_of(own, known)[:, None])
                 cost, k = float(end.cost[0]), own.space.n_free + len(own.solved)
                 if not math.isfinite(cost):
@@ -300,7 +301,7 @@ class SchemeTasks:
             self.models.plan_of(self.schemes[k], names)
             for k, names in zip((place, other), still, strict=True)
         )
-        currents = self._scorer(other, source.problem).simulate(given["values"][:, None])
+        currents = self._own_scorer(source.problem).simulate(given["values"][:, None])
         problem = Problem(
             plan.problem.model,
             tuple(
@@ -310,7 +311,7 @@ class SchemeTasks:
             ),
         )
         plan = replace(plan, problem=problem)
-        objective = plan.objective(self._scorer(place, problem))
+        objective = plan.objective(self._own_scorer(problem))
         objective.previews = True
         ends = refine(objective, given["unit"], _TO_CURRENTS)
         return _arrays_of(plan, ends.unit, ends.cost)
@@ -320,6 +321,12 @@ class SchemeTasks:
         if self.complete is None:
             return make_scorer(problem, self.backend)
         return self.complete(self.schemes[place], problem, rough)
+
+    def _own_scorer(self, problem: Problem) -> ChannelScorer:
+        """Return a scorer of one scheme for a few candidates, with which a GPU would take longer
+        to compile than to score.
+        """
+        return make_scorer(problem, self.backend if self.complete is None else "cpu")
 
     def _names(self, plan: FitPlan) -> list[str]:
         return [p.name for p in plan.problem.parameters]
@@ -585,7 +592,10 @@ class Discovery:
 
     def _computed(self, keys: Mapping[Key, Arrays]) -> dict[Key, Arrays]:
         tasks = replace(self.tasks, given=keys)
-        return dict(task_results(tasks, list(keys), self.executor, self.store, self._done))
+        executor, complete = self.executor, tasks.complete
+        if executor is None and complete is not None:
+            executor = ThreadedExecutor(_TOGETHER, complete.pool.close)
+        return dict(task_results(tasks, list(keys), executor, self.store, self._done))
 
     def _round(self, keys: Mapping[Key, Arrays]) -> None:
         """Compute tasks, and join what they found with what was known before."""

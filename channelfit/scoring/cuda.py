@@ -236,6 +236,12 @@ class CudaScorer(ChannelScorer, Tunable):
     def limit_launches(self, chunk: int) -> None:
         self.chunk = self._variants.chunk = chunk
 
+    def fix_jobs(self, n: int) -> bool:
+        self._variants = self._variants.cut_into(n)
+        for kernels in (self.stepping, self.scoring, self._exact):
+            kernels.n_jobs = n
+        return True
+
     def window_currents(self, parameters: Any) -> tuple[Any, Any]:
         """See `ChannelScorer.window_currents`; the currents stay on the GPU."""
         parameters, xp = self._checked(parameters), self.xp
@@ -436,6 +442,8 @@ class CudaStepping(Launched):
         packed, program = self.problem.scored, self.program(_LANES, listed=True)
         starts, n_starts, jobs, *rest = program.arrays
         sums, flags, arrived = self._scratch
+        n_jobs = program.tables.n_jobs
+        n_few = len(sums) // n_jobs if self.n_jobs is None else 0
         program.kernels[LISTED](
             (len(sums) // 2,),
             (2 * _LANES,),
@@ -447,10 +455,11 @@ class CudaStepping(Launched):
                 starts,
                 n_starts,
                 jobs,
-                np.int32(program.tables.n_jobs),
+                np.int32(n_jobs),
                 *rest,
                 np.float64(packed.constant),
                 np.float64(packed.total_weight),
+                np.int32(n_few),
                 cost,
                 status,
                 sums,

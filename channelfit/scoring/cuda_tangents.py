@@ -148,7 +148,7 @@ class Tangents(Launched):
 
     def fills(self, n: int) -> bool:
         """Return whether n candidates fill the GPU without being cut into jobs."""
-        return n >= self._resident
+        return self.n_jobs is None and n >= self._resident
 
     def _conclude(
         self, parameters: Any, well: Any, cost: Any, status: Any, gradient: Any, hessian: Any

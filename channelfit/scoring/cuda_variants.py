@@ -197,7 +197,7 @@ class Variants:
         by_moments: bool | None = None,
     ) -> None:
         self.chunk, self._more = chunk, (targets_of, n_jobs)
-        self._by_moments = by_moments
+        self._grades, self._by_moments = grades, by_moments
         self.problem, self._made = problem, list[Variant]()
         self._to_make: list[Callable[[], Variant | None]] = [partial(self._make, g) for g in grades]
 
@@ -222,6 +222,12 @@ class Variants:
         if moments:
             self._to_make.append(found.for_all)
         return found
+
+    def cut_into(self, n_jobs: int) -> Variants:
+        """Return the same ways, with each candidate cut into so many jobs."""
+        targets_of, _ = self._more
+        own = targets_of, n_jobs, self.chunk, self._grades, self._by_moments
+        return Variants(self.problem, *own)
 
     @cached_property
     def first(self) -> Variant:

@@ -105,6 +105,10 @@ class GroupedScorer(ChannelScorer):
         for scorer in self.scorers:
             scorer.limit_launches(chunk)
 
+    def fix_jobs(self, n: int) -> bool:
+        can = [scorer.fix_jobs(n) for scorer in self.scorers]
+        return all(can)
+
     def simulate(self, parameters: Any) -> list[np.ndarray]:
         parameters = self._checked(parameters)
         found: dict[int, np.ndarray] = {}

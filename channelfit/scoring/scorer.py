@@ -178,6 +178,15 @@ class ChannelScorer(Scorer):
         """
         raise InputError(f"backend {self.backend} has no derivatives of what is observed")
 
+    def fix_jobs(self, n: int) -> bool:
+        """Cut each candidate into n parts for threads of a GPU, however many share a launch.
+
+        Then no number depends, in its last digits, on how many these are.
+
+        Returns: whether this scorer can do that.
+        """
+        return False
+
     @property
     def n_parameters(self) -> int:
         """The number of parameters of a candidate: those of the model."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -94,6 +94,32 @@ class SerialExecutor:
         """Yield each result as soon as it is computed; see `Executor`."""
         results = ((key, tasks.compute(key)) for key in keys)
         return prefetched(results) if self.ahead else results
+
+
+class ThreadedExecutor:
+    """Computes several tasks at a time in threads of this process, for tasks that share a GPU.
+
+    Arguments:
+        n: tasks at a time, at most.
+        interrupt: called where results are no longer needed; makes tasks that run end soon.
+    """
+
+    def __init__(self, n: int, interrupt: Callable[[], object]) -> None:
+        self.n, self.interrupt = n, interrupt
+
+    def __call__(self, tasks: TaskSet, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+        """Yield each result as it gets ready; see `Executor`."""
+        if not keys:
+            return
+        with ThreadPoolExecutor(min(self.n, len(keys))) as threads:
+            running = {threads.submit(tasks.compute, key): key for key in keys}
+            try:
+                for done in as_completed(running):
+                    yield running[done], done.result()
+            finally:
+                if not all(one.done() for one in running):
+                    self.interrupt()
+                    threads.shutdown(wait=False, cancel_futures=True)
 
 
 def prefetched(items: Iterator[_T]) -> Iterator[_T]:

@@ -308,7 +308,7 @@ __device__ __forceinline__ void conclude(double sum, bool lost, int worst, const
     status = (signed char)worst;
 }}
 
-// The first *n_listed candidates of a list. Few of them get a warp for every job, of which the
+// The first *n_listed candidates of a list. Up to n_few get a warp for every job, of which the
 // lanes share the samples; the last job to arrive adds up. Many get a warp each, and every lane a
 // job. sums, flags and arrived have room for every warp; arrived is zero. *n_next becomes zero.
 extern "C" __global__ void {LISTED}(
@@ -317,12 +317,13 @@ extern "C" __global__ void {LISTED}(
     const Level *__restrict__ starts, const int n_starts, const int *__restrict__ jobs,
     const int n_jobs, const Visit *__restrict__ visits, const Run *__restrict__ runs,
     const real *__restrict__ data, const LevelOf<real> *__restrict__ nodes, const double constant,
-    const double total_weight, double *__restrict__ cost, signed char *__restrict__ status,
-    volatile double *sums, volatile int *flags, int *arrived, int *n_next) {{
+    const double total_weight, const int n_few, double *__restrict__ cost,
+    signed char *__restrict__ status, volatile double *sums, volatile int *flags, int *arrived,
+    int *n_next) {{
     if (blockIdx.x == 0 && threadIdx.x == 0) *n_next = 0;
     const int count = *n_listed, lane = threadIdx.x % 32, n_warps = gridDim.x*(blockDim.x/32);
     const int warp = (blockIdx.x*blockDim.x + threadIdx.x)/32;
-    const bool few = count <= n_warps/n_jobs;
+    const bool few = count <= n_few;
     for (int i = few ? warp/n_jobs : warp; i < count; i += few ? count : n_warps) {{
         const int candidate = listed[i];
         Tally tally = {{data, nullptr, 0, 0.0, OK}};

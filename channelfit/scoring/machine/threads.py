@@ -17,7 +17,7 @@ from functools import cache
 from itertools import pairwise
 from queue import SimpleQueue
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from channelfit.reading import memory
 
@@ -29,11 +29,29 @@ if TYPE_CHECKING:
 _CHUNKS_PER_THREAD = 8
 
 
+#: The limit on threads of BLAS, how many blocks need it, and what guards both.
+_limit: Any = None
+_limited, _limiting = 0, Lock()
+
+
 @contextmanager
 def single_threaded_blas() -> Iterator[None]:
-    """Keep BLAS to one thread, for the whole process, as long as the block runs."""
-    with _pools().limit(limits=1, user_api="blas"):
+    """Keep BLAS to one thread, for the whole process, as long as the block runs.
+
+    Blocks of several threads may overlap: the last one to end takes the limit back.
+    """
+    global _limit, _limited
+    with _limiting:
+        if not _limited:
+            _limit = _pools().limit(limits=1, user_api="blas")
+        _limited += 1
+    try:
         yield
+    finally:
+        with _limiting:
+            _limited -= 1
+            if not _limited:
+                _limit.restore_original_limits()
 
 
 @cache

@@ -1,0 +1,163 @@
+"""Scorers whose calls of several threads are made together.
+
+For a GPU a few candidates take as long as many. Where threads score a few each, the calls that come
+while another one runs are made at once when it has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from threading import Condition
+from typing import Any, TypeVar
+
+import numpy as np
+
+from channelfit.scoring.machine.arrays import to_host
+from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
+
+_Found = TypeVar("_Found", Score, Linearization)
+
+
+class Interrupted(Exception):
+    """The pool was closed while a thread used it."""
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call that waits: its candidates, and its result or the error once it was made."""
+
+    parameters: np.ndarray
+    result: Any = None
+    error: BaseException | None = None
+    done: bool = False
+
+
+class Pool:
+    """Makes one call at a time, with the candidates of all threads that wait for the same.
+
+    Results are those of calls made alone, to the last digit, if the function computes each
+    candidate alike however many there are (`ChannelScorer.fix_jobs`).
+    """
+
+    def __init__(self) -> None:
+        self._changed = Condition()
+        self._waiting: dict[Hashable, list[_Call]] = {}
+        self._busy = self._closed = False
+
+    def close(self) -> None:
+        """Make all calls from now on raise `Interrupted`, and those that wait."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def call(
+        self, name: Hashable, function: Callable[[np.ndarray], _Found], parameters: np.ndarray
+    ) -> _Found:
+        """Return what a function returns for candidates (n_parameters, n).
+
+        Arguments:
+            name: calls of the same name are made together.
+
+        Raises what the function raises, and Interrupted.
+        """
+        own = _Call(parameters)
+        with self._changed:
+            self._waiting.setdefault(name, []).append(own)
+            self._changed.wait_for(lambda: own.done or self._closed or not self._busy)
+            if not own.done:
+                if self._closed:
+                    raise Interrupted
+                self._busy = True
+                together = self._waiting.pop(name)
+        if not own.done:
+            self._make(function, together)
+        if own.error is not None:
+            raise own.error
+        found: _Found = own.result
+        return found
+
+    def _make(self, function: Callable[[np.ndarray], _Found], together: list[_Call]) -> None:
+        """Make calls together, and let the next ones begin."""
+        try:
+            results = _apart(function, [one.parameters for one in together])
+            for one, result in zip(together, results, strict=True):
+                one.result = result
+        except BaseException as error:
+            for one in together:
+                one.error = error
+        with self._changed:
+            for one in together:
+                one.done = True
+            self._busy = False
+            self._changed.notify_all()
+
+
+def _apart(function: Callable[[np.ndarray], _Found], parts: list[np.ndarray]) -> list[_Found]:
+    """Call a function with parts (n_parameters, n) side by side, and return the result of each."""
+    if len(parts) == 1:
+        return [function(parts[0])]
+    whole = function(np.concatenate(parts, axis=1))
+    ends = np.cumsum([part.shape[1] for part in parts])[:-1]
+    columns = [np.split(array, ends, axis=-1) for array in vars(whole).values()]
+    return [type(whole)(*map(np.ascontiguousarray, own)) for own in zip(*columns, strict=True)]
+
+
+class PooledScorer(ChannelScorer):
+    """A scorer that threads share.
+
+    Arguments:
+        whole: the scorer.
+        pool: makes its calls.
+        n_jobs: see `ChannelScorer.fix_jobs`. A scorer that cannot do that gets one call at a time.
+    """
+
+    def __init__(self, whole: ChannelScorer, pool: Pool, n_jobs: int) -> None:
+        self.problem, self.whole, self.pool = whole.problem, whole, pool
+        self.backend, self.dtype, self.path = whole.backend, whole.dtype, whole.path
+        self.source_text, self.source_hash = whole.source_text, whole.source_hash
+        self._together = whole.fix_jobs(n_jobs)
+
+    @property
+    def n_parameters(self) -> int:
+        """The number of parameters of a candidate."""
+        return self.whole.n_parameters
+
+    @property
+    def has_data(self) -> bool:
+        """True where a recording has a sample that counts."""
+        return self.whole.has_data
+
+    def score(self, parameters: Any) -> Score:
+        return self._called("score", self.whole.score, parameters)
+
+    def preview(self, parameters: Any) -> Score:
+        return self._called("preview", self.whole.preview, parameters)
+
+    def rescore(self, parameters: Any) -> Score:
+        return self._called("rescore", self.whole.rescore, parameters)
+
+    def linearize(self, parameters: Any) -> Linearization:
+        return self._called("linearize", self.whole.linearize, parameters)
+
+    def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
+        def one(some: np.ndarray) -> Score:
+            return self.whole.score_cell(some, cell, preview)
+
+        return self._called(("cell", cell, preview), one, parameters)
+
+    def simulate(self, parameters: Any) -> list[np.ndarray]:
+        found: list[np.ndarray] = []
+
+        def one(some: np.ndarray) -> Score:
+            found.extend(self.whole.simulate(some))
+            return Score(np.empty(0), np.empty(0, np.int8))
+
+        self.pool.call(object(), one, to_host(parameters))
+        return found
+
+    def _called(
+        self, what: Hashable, function: Callable[[np.ndarray], _Found], parameters: Any
+    ) -> _Found:
+        name = (id(self), what) if self._together else object()
+        return self.pool.call(name, function, to_host(parameters))
