@@ -38,6 +38,7 @@ from channelfit.scoring.kernels.cuda_tangents import (
     TRACE_TANGENTS,
     CudaTangentSource,
 )
+from channelfit.scoring.layout.exponential_tables import voltage_varies
 from channelfit.scoring.layout.visit_order import schedule
 from channelfit.scoring.machine import gpu
 from channelfit.scoring.machine.arrays import to_host
@@ -101,8 +102,9 @@ class Tangents(Launched):
         """Bytes of the GPU's memory that a candidate of `linearize` takes.
 
         These are all currents, those of the largest group three times over, and what pieces of
-        ramps take. What other segments take is not counted: where runs are cut there are few
-        candidates, and at most as many segments as fill the GPU.
+        ramps take, and held runs side by side in any number of candidates. What other segments take
+        is not counted: where runs are cut there are few candidates, and at most as many segments as
+        fill the GPU.
         """
         largest = max(group.n_rows for group in self.rows.groups)
         numbers = (1 + len(self.free)) * (self.rows.n_rows + 3 * largest)
@@ -110,6 +112,9 @@ class Tangents(Launched):
             source, n_pieces = self.source, sum(len(ramp.lengths) for ramp in self.ramps.values())
             of_thread = source.composite_size + source.state_size + source.open_size
             numbers += n_pieces * (self._n_groups * of_thread + 2 * source.largest**2)
+        if self.n_jobs is not None and self._beside(self.n_jobs):
+            source, n_held = self.source, len(self._tables(self.n_jobs).held)
+            numbers += n_held * self._n_groups * (source.composite_size + source.state_size)
         return 8 * numbers
 
     def linearize(self, parameters: Any, well: Any = gpu.NULL) -> Results:
@@ -250,7 +255,7 @@ class Tangents(Launched):
     def program(self, n_jobs: int) -> Program:
         """Return compiled kernels for so many jobs, or for as many as there are last runs.
 
-        Where ramps are in pieces, many jobs make one program, with held runs side by side.
+        Where held runs may be side by side, many jobs make one program.
         """
         n_jobs = _BESIDE if self._beside(n_jobs) else n_jobs
         if n_jobs not in self._programs:
@@ -269,7 +274,16 @@ class Tangents(Launched):
         return self._programs[n_jobs]
 
     def _beside(self, n_jobs: int) -> bool:
-        return bool(self.ramps) and n_jobs >= _BESIDE
+        return n_jobs >= _BESIDE and self._may_be_beside
+
+    @cached_property
+    def _may_be_beside(self) -> bool:
+        """Whether held runs may be taken side by side: where ramps are in pieces.
+
+        Where there are no ramps it takes kernels of its own, which pay if they serve all calls.
+        """
+        fixed = self.n_jobs is not None and self.source.takes_pieces
+        return bool(self.ramps) or (fixed and not voltage_varies(self.problem.scored))
 
     def _tables(self, n_jobs: int) -> TangentTables:
         if n_jobs not in self._made:
@@ -293,7 +307,8 @@ class Tangents(Launched):
 
     def _text(self, tables: TangentTables) -> str:
         cut = len(tables.segments) > 0
-        return self.source.specialized(tables.n_slots, tables.varying, cut, bool(self.ramps))
+        pieces = bool(self.ramps) or len(tables.held) > 0
+        return self.source.specialized(tables.n_slots, tables.varying, cut, pieces)
 
     @property
     def _title(self) -> str:

@@ -34,7 +34,7 @@ from channelfit.reading.errors import InputError
 from channelfit.reading.keys import KEYS
 from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
-from channelfit.tasks.executor import TaskSet
+from channelfit.tasks.executor import SerialExecutor, TaskSet
 from channelfit.tasks.result_store import Arrays, Key, ResultStore
 from support.browser import NARROW, WIDE, Page
 from support.little import THREE_STEPS
@@ -327,6 +327,23 @@ def test_a_gpu_finds_what_a_processor_does(plan: FitPlan, device: str) -> None:
         assert cuda[name]["cost"] == pytest.approx(cpu[name]["cost"], rel=1e-6)
         assert cuda[name]["stage"] == "fitted"
     assert len(tables[0][1]) == len(tables[1][1])
+
+
+@pytest.mark.integration
+def test_schemes_that_share_a_gpu_have_the_bits_that_each_has_alone(
+    plan: FitPlan, device: str
+) -> None:
+    keys = {"states": 3, "open": 1, "starts": 1, "scan": 4}
+    tasks = ready(plan, {**TRUTH["fit"]["discover"], **keys}, backend="cuda")
+    discovery = Discovery(tasks)
+    places = range(len(tasks.schemes))
+    given: dict[Key, Arrays] = {("scan", k, 0): discovery._known(k, 0) for k in places}
+    together = discovery._computed(given)
+    alone = Discovery(replace(tasks), SerialExecutor())._computed(given)
+    assert len(together) == 2
+    for key, found in together.items():
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, alone[key][name])
 
 
 @pytest.mark.integration

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 import channelfit as cf
 from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.reading import memory
-from channelfit.scoring.machine.threads import Team, side_by_side
+from channelfit.scoring.machine.threads import Team, side_by_side, single_threaded_blas
 from support.places import MODELS
 
 of_blas = pytest.mark.skipif(
@@ -191,3 +191,18 @@ def test_threads_without_work_do_not_keep_a_program_from_its_end():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+@of_blas
+def test_blas_is_kept_to_one_thread_until_the_last_of_several_blocks_has_ended():
+    def threads_of_blas():
+        return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+    with threadpool_limits(2, "blas"):
+        before, first, second = threads_of_blas(), single_threaded_blas(), single_threaded_blas()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert threads_of_blas() == {1}
+        second.__exit__(None, None, None)
+        assert threads_of_blas() == before

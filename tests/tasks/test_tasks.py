@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 import time
 import zlib
 from collections import deque
@@ -23,7 +24,7 @@ from channelfit.reading.errors import InputError
 from channelfit.scoring.scorer import Score, Scorer
 from channelfit.search.journal import Journal, Journaled
 from channelfit.tasks.cluster import _Attempt, _Distribution
-from channelfit.tasks.executor import SerialExecutor, task_results
+from channelfit.tasks.executor import SerialExecutor, ThreadedExecutor, task_results
 from channelfit.tasks.result_store import ResultStore, expect
 
 KEYS = [("sets", k) for k in range(7)]
@@ -68,6 +69,40 @@ def test_a_task_is_computed_while_the_result_before_is_used():
         time.sleep(0.001)
     assert work.done == KEYS[:2]
     assert [first, *(key for key, _ in coming)] == KEYS
+
+
+def test_threads_compute_several_tasks_at_a_time():
+    """Each waits here until two have begun; and nothing is interrupted that has ended."""
+    together, interrupted = threading.Barrier(2), []
+
+    class Together(Squares):
+        def compute(self, key):
+            together.wait(60)
+            return super().compute(key)
+
+    threads = ThreadedExecutor(2, lambda: interrupted.append(True))
+    assert values(task_results(Together(), KEYS[:6], threads)) == values(
+        task_results(Squares(), KEYS[:6])
+    )
+    assert list(threads(Squares(), [])) == interrupted == []
+
+
+def test_threads_are_interrupted_where_their_results_are_no_longer_needed():
+    over = threading.Event()
+
+    class Waits(Squares):
+        def compute(self, key):
+            if key == KEYS[0]:
+                return super().compute(key)
+            assert over.wait(60)
+            raise RuntimeError("interrupted")
+
+    work = Waits()
+    coming = ThreadedExecutor(2, over.set)(work, KEYS)
+    assert next(coming)[0] == KEYS[0]
+    coming.close()
+    assert over.is_set()
+    assert work.done == KEYS[:1]
 
 
 def test_an_executor_that_loses_a_task_is_an_error():
