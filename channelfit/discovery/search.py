@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, groupby
@@ -165,13 +166,14 @@ class SchemeTasks:
             plan = self.models.plan_of(self.schemes[place])
             if kind == "assess":
                 return self._assessed(plan, place, given)
-            scorer = self._scorer(place, plan.problem)
-            if kind == "fit":
-                return self._fitted(plan, scorer, place, number, given)
-            if kind in ("up", "down"):
-                ends = refine(self._objective(plan, scorer), given["unit"], _ENDS)
-                return _arrays_of(plan, ends.unit, ends.cost)
-            return self._scanned(plan, scorer, place, number, given)
+            with nullcontext() if self.complete is None else self.complete.pool.turn():
+                scorer = self._scorer(place, plan.problem)
+                if kind == "fit":
+                    return self._fitted(plan, scorer, place, number, given)
+                if kind in ("up", "down"):
+                    ends = refine(self._objective(plan, scorer), given["unit"], _ENDS)
+                    return _arrays_of(plan, ends.unit, ends.cost)
+                return self._scanned(plan, scorer, place, number, given)
         except InputError as error:
             return _arrays(np.empty((0, 0)), np.empty(0), {"failure": error.message})
 

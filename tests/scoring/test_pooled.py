@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, Event, Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,31 @@ def test_a_closed_pool_interrupts_those_that_wait_and_all_that_follow() -> None:
         thread.join(60)
     with pytest.raises(Interrupted):
         pool.call("", own.score, np.ones((1, 1)))
+
+
+def test_threads_run_in_turns_but_their_calls_are_made_together() -> None:
+    pool, own, running, most = Pool(), Doubles(), [0], [0]
+    own.may_go_on.set()
+
+    def slow(parameters: np.ndarray) -> Score:
+        sleep(2e-3)
+        return own.score(parameters)
+
+    def one(k: int) -> list[float]:
+        found = []
+        with pool.turn():
+            for _ in range(20):
+                running[0] += 1
+                most[0] = max(most[0], running[0])
+                sleep(1e-4)
+                running[0] -= 1
+                found += pool.call("", slow, np.array([[float(k)]])).cost.tolist()
+        return found
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(one, range(8))) == [[2.0 * k] * 20 for k in range(8)]
+    assert most == [1]
+    assert sum(own.calls) == 160 > len(own.calls)
 
 
 def test_threads_get_what_each_would_get_alone() -> None:
