@@ -321,7 +321,7 @@ def found_by(discovery: Discovery, best: Sequence[int]) -> Found:
     names = [tasks.schemes[k].name for k in best]
     plans = [discovery.plan(k).with_values(np.asarray(discovery.fits[k].values)) for k in best]
     compared = [
-        scored_fit(plan, name, tasks.backend, as_is=True)
+        scored_fit(plan, name, tasks.backend_of_one, as_is=True)
         for plan, name in zip(plans, names, strict=True)
     ]
     known = tasks.models.plan.problem.known_noise_pA

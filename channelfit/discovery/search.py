@@ -64,8 +64,8 @@ _DRAWN = 64
 _ROUNDS = 4
 #: Iterations from points that are near a minimum, and points of a scheme that are kept.
 _ENDS, _POINTS = 30, 12
-#: Schemes that share a GPU at a time.
-_TOGETHER = 64
+#: Schemes that share a GPU at a time, and the tasks of few candidates that do not.
+_TOGETHER, _ON_PROCESSOR = 64, ("assess", "currents")
 #: Iterations of a fit to the currents of another scheme.
 _TO_CURRENTS = 200
 
@@ -325,10 +325,16 @@ class SchemeTasks:
         return self.complete(self.schemes[place], problem, rough)
 
     def _own_scorer(self, problem: Problem) -> ChannelScorer:
-        """Return a scorer of one scheme for a few candidates, with which a GPU would take longer
-        to compile than to score.
+        """Return a scorer of one scheme for a few candidates."""
+        return make_scorer(problem, self.backend_of_one)
+
+    @property
+    def backend_of_one(self) -> str:
+        """The backend of a few candidates of one scheme; a GPU would compile for longer than score.
+
+        Where all schemes of a size share a compilation this is the processor.
         """
-        return make_scorer(problem, self.backend if self.complete is None else "cpu")
+        return self.backend if self.complete is None else "cpu"
 
     def _names(self, plan: FitPlan) -> list[str]:
         return [p.name for p in plan.problem.parameters]
@@ -364,7 +370,7 @@ class _Drawn(Objective):
 
     def sample(self, n: int, random: np.random.Generator) -> np.ndarray:
         """Draw points (n_free, n), each the best of several if these are scored quickly."""
-        several = 1 if self.solved.steps else _DRAWN
+        several = 1 if self.solved.steps and not self.on_gpu else _DRAWN
         even = self.solved.sample(several * n, random)
         # rates of most channels first; and all that the ranges allow
         unit = np.where(np.arange(several * n) // several % 2, even, self.draw(even, random))
@@ -595,7 +601,8 @@ class Discovery:
     def _computed(self, keys: Mapping[Key, Arrays]) -> dict[Key, Arrays]:
         tasks = replace(self.tasks, given=keys)
         executor, complete = self.executor, tasks.complete
-        if executor is None and complete is not None:
+        on_gpu = all(key[0] not in _ON_PROCESSOR for key in keys)
+        if executor is None and complete is not None and on_gpu:
             executor = ThreadedExecutor(_TOGETHER, complete.pool.close)
         return dict(task_results(tasks, list(keys), executor, self.store, self._done))
 

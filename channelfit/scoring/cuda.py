@@ -240,7 +240,8 @@ class CudaScorer(ChannelScorer, Tunable):
         self._variants = self._variants.cut_into(n)
         for kernels in (self.stepping, self.scoring, self._exact):
             kernels.n_jobs = n
-        return True
+        # else the threads of a warp take their moments by the fastest of their candidates
+        return not isinstance(self.scoring, CudaMoments) or self.scoring.source.resolves
 
     def window_currents(self, parameters: Any) -> tuple[Any, Any]:
         """See `ChannelScorer.window_currents`; the currents stay on the GPU."""

@@ -102,9 +102,8 @@ class Tangents(Launched):
         """Bytes of the GPU's memory that a candidate of `linearize` takes.
 
         These are all currents, those of the largest group three times over, and what pieces of
-        ramps take, and held runs side by side in any number of candidates. What other segments take
-        is not counted: where runs are cut there are few candidates, and at most as many segments as
-        fill the GPU.
+        ramps take. What other segments and held runs side by side take is counted where any number
+        of candidates is cut alike: else these are few, and at most as many parts as fill the GPU.
         """
         largest = max(group.n_rows for group in self.rows.groups)
         numbers = (1 + len(self.free)) * (self.rows.n_rows + 3 * largest)
@@ -112,9 +111,13 @@ class Tangents(Launched):
             source, n_pieces = self.source, sum(len(ramp.lengths) for ramp in self.ramps.values())
             of_thread = source.composite_size + source.state_size + source.open_size
             numbers += n_pieces * (self._n_groups * of_thread + 2 * source.largest**2)
-        if self.n_jobs is not None and self._beside(self.n_jobs):
-            source, n_held = self.source, len(self._tables(self.n_jobs).held)
-            numbers += n_held * self._n_groups * (source.composite_size + source.state_size)
+        if self.n_jobs is not None:
+            source, tables = self.source, self._tables(self._jobs_of_program(self.n_jobs))
+            n_cut, n_left = len(tables.segments), tables.n_left
+            if self.ramps:
+                n_cut, n_left = 0, n_left - n_cut
+            composites = (n_cut + len(tables.held)) * source.composite_size
+            numbers += self._n_groups * (composites + n_left * source.state_size)
         return 8 * numbers
 
     def linearize(self, parameters: Any, well: Any = gpu.NULL) -> Results:
@@ -248,7 +251,8 @@ class Tangents(Launched):
 
     def compile_ahead(self) -> None:
         """Begin to compile the kernels that the first call needs, in another thread."""
-        text = self._text(self._tables(self.n_jobs or _TYPICAL_JOBS))
+        n_jobs = self._jobs_of_program(self.n_jobs or _TYPICAL_JOBS)
+        text = self._text(self._tables(n_jobs))
         with gpu.gpu_errors():
             self._compilations[text] = gpu.compile_ahead(text, (), self._title)
 
@@ -257,7 +261,7 @@ class Tangents(Launched):
 
         Where held runs may be side by side, many jobs make one program.
         """
-        n_jobs = _BESIDE if self._beside(n_jobs) else n_jobs
+        n_jobs = self._jobs_of_program(n_jobs)
         if n_jobs not in self._programs:
             tables, asarray = self._tables(n_jobs), gpu.cupy().asarray
             module, names = self._module(tables), [TRACE_TANGENTS, *ALGEBRA_KERNELS]
@@ -272,6 +276,9 @@ class Tangents(Launched):
             )
             self._programs[n_jobs] = Program(tables, arrays, kernels)
         return self._programs[n_jobs]
+
+    def _jobs_of_program(self, n_jobs: int) -> int:
+        return _BESIDE if self._beside(n_jobs) else n_jobs
 
     def _beside(self, n_jobs: int) -> bool:
         return n_jobs >= _BESIDE and self._may_be_beside

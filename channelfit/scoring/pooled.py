@@ -30,7 +30,7 @@ class _Call:
 
     parameters: np.ndarray
     result: Any = None
-    error: BaseException | None = None
+    error: Exception | None = None
     done: bool = False
 
 
@@ -54,12 +54,20 @@ class Pool:
         Else threads would pass Python's own lock on in the midst of every operation on arrays,
         which takes half as long again.
         """
-        with self._turn:
-            self._own.has_turn = True
-            try:
-                yield
-            finally:
-                self._own.has_turn = False
+        self._take_turn()
+        try:
+            yield
+        finally:
+            if self._own.has_turn:
+                self._leave_turn()
+
+    def _take_turn(self) -> None:
+        self._turn.acquire()
+        self._own.has_turn = True
+
+    def _leave_turn(self) -> None:
+        self._own.has_turn = False
+        self._turn.release()
 
     def close(self) -> None:
         """Make all calls from now on raise `Interrupted`, and those that wait."""
@@ -79,45 +87,52 @@ class Pool:
         """
         if not getattr(self._own, "has_turn", False):
             return self._called(name, function, parameters)
-        self._turn.release()
+        self._leave_turn()
         try:
             return self._called(name, function, parameters)
         finally:
-            self._turn.acquire()
+            self._take_turn()
 
     def _called(
         self, name: Hashable, function: Callable[[np.ndarray], _Found], parameters: np.ndarray
     ) -> _Found:
-        own = _Call(parameters)
-        with self._changed:
-            self._waiting.setdefault(name, []).append(own)
-            self._changed.wait_for(lambda: own.done or self._closed or not self._busy)
-            if not own.done:
-                if self._closed:
-                    raise Interrupted
-                self._busy = True
-                together = self._waiting.pop(name)
-        if not own.done:
-            self._make(function, together)
-        if own.error is not None:
-            raise own.error
+        own, leads, together = _Call(parameters), False, list[_Call]()
+        try:
+            with self._changed:
+                self._waiting.setdefault(name, []).append(own)
+                self._changed.wait_for(lambda: own.done or self._closed or not self._busy)
+                if not own.done:
+                    if self._closed:
+                        raise Interrupted
+                    leads = self._busy = True
+                    together = self._waiting.pop(name)
+            if leads:
+                _make(function, together)
+        finally:  # also where an interrupt comes
+            if leads:
+                with self._changed:
+                    for one in together:
+                        one.done = True
+                    self._busy = False
+                    self._changed.notify_all()
+        if own.result is None:  # also of a call that was interrupted in another thread
+            raise own.error or Interrupted
         found: _Found = own.result
         return found
 
-    def _make(self, function: Callable[[np.ndarray], _Found], together: list[_Call]) -> None:
-        """Make calls together, and let the next ones begin."""
-        try:
-            results = _apart(function, [one.parameters for one in together])
-            for one, result in zip(together, results, strict=True):
-                one.result = result
-        except BaseException as error:
-            for one in together:
-                one.error = error
-        with self._changed:
-            for one in together:
-                one.done = True
-            self._busy = False
-            self._changed.notify_all()
+
+def _make(function: Callable[[np.ndarray], _Found], together: list[_Call]) -> None:
+    """Make calls together; where that fails each alone, as the error may be that of one of them."""
+    try:
+        results = _apart(function, [one.parameters for one in together])
+        for one, result in zip(together, results, strict=True):
+            one.result = result
+    except Exception as error:
+        if len(together) == 1:
+            together[0].error = error
+            return
+        for one in together:
+            _make(function, [one])
 
 
 def _apart(function: Callable[[np.ndarray], _Found], parts: list[np.ndarray]) -> list[_Found]:
@@ -166,6 +181,9 @@ class PooledScorer(ChannelScorer):
 
     def linearize(self, parameters: Any) -> Linearization:
         return self._called("linearize", self.whole.linearize, parameters)
+
+    def limit_launches(self, chunk: int) -> None:
+        self.whole.limit_launches(chunk)
 
     def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
         def one(some: np.ndarray) -> Score:

@@ -13,8 +13,9 @@ task set is sent once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -157,7 +158,26 @@ def task_results(
         raise ValueError("two tasks have the same key")
     stored = store.keys if store is not None else frozenset()
     missing = [key for key in keys if key not in stored]
-    coming = (executor or SerialExecutor())(tasks, missing)
+    with ExitStack() as ends:
+        coming = (executor or SerialExecutor())(tasks, missing)
+        if isinstance(coming, Generator):  # an interrupt here ends the tasks, too
+            ends.callback(coming.close)
+        yield from _in_order(tasks, keys, coming, stored, store, on_done)
+
+
+def _in_order(
+    tasks: TaskSet,
+    keys: Sequence[Key],
+    coming: Iterator[tuple[Key, Arrays]],
+    stored: Collection[Key],
+    store: ResultStore | None,
+    on_done: Callable[[Key, Arrays], object],
+) -> Iterator[tuple[Key, Arrays]]:
+    """Yield results in the order of keys; arguments as in `task_results`.
+
+    Arguments:
+        coming: what is computed. stored: keys of what need not be.
+    """
     waiting: dict[Key, Arrays] = {}
     for key in keys:
         if store is not None and key in stored:

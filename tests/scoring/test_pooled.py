@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier, Event, Thread
 from time import sleep
 from typing import Any
@@ -68,11 +69,11 @@ def test_calls_that_come_while_one_runs_are_made_together() -> None:
     assert own.calls == [1, 3]
 
 
-def test_an_error_is_that_of_all_calls_made_together_and_the_next_ones_go_on() -> None:
+def test_an_error_is_that_of_one_call_and_the_others_go_on() -> None:
     pool, own = Pool(), Doubles()
-    first, *others = called(pool, own, [[1.0], [2.0], [-1.0]])
-    assert first == [2.0]
-    assert [str(error) for error in others] == ["negative"] * 2
+    first, second, wrong = called(pool, own, [[1.0], [2.0], [-1.0]])
+    assert (first, second, str(wrong)) == ([2.0], [4.0], "negative")
+    assert own.calls[:2] == [1, 2]
     assert pool.call("", own.score, np.array([[5.0]])).cost == 10.0
 
 
@@ -95,6 +96,20 @@ def test_a_closed_pool_interrupts_those_that_wait_and_all_that_follow() -> None:
         thread.join(60)
     with pytest.raises(Interrupted):
         pool.call("", own.score, np.ones((1, 1)))
+
+
+def test_the_next_calls_go_on_after_one_was_interrupted() -> None:
+    """By Ctrl-C in the main thread, which leads: those made with it end, too."""
+    pool, own = Pool(), Doubles()
+
+    def interrupted(parameters: np.ndarray) -> Score:
+        raise KeyboardInterrupt
+
+    with pool.turn():
+        with pytest.raises(KeyboardInterrupt):
+            pool.call("", interrupted, np.ones((1, 1)))
+        own.may_go_on.set()
+        assert pool.call("", own.score, np.array([[5.0]])).cost == 10.0
 
 
 def test_threads_run_in_turns_but_their_calls_are_made_together() -> None:
@@ -188,6 +203,19 @@ def test_with_fixed_jobs_no_digit_depends_on_how_many_candidates_there_are(
             alone = vars(method(np.ascontiguousarray(parameters[:, k : k + 1])))
             for key, array in whole.items():
                 np.testing.assert_array_equal(alone[key][..., 0], array[..., k], err_msg=key)
+
+
+def test_where_threads_share_numbers_calls_are_made_one_at_a_time(device: str) -> None:
+    """By moments the fastest of a warp's candidates says by which table all are scored."""
+    model = any_scheme(4, 2)
+    slow = tuple(replace(p, lower=1e-3, upper=0.2) for p in model.parameters)
+    problem = Problem(replace(model, parameters=slow), held("model_b").experiments)
+    scorer = CudaScorer(problem, path="moments")
+    assert not scorer.fix_jobs(8)
+    shared = PooledScorer(scorer, Pool(), 8)
+    some = candidates(problem.model, 3, seed=1)
+    assert shared.score(some).cost.tolist() == scorer.score(some).cost.tolist()
+    assert not shared._together
 
 
 def test_nor_do_those_of_candidates_that_are_stepped_because_digits_were_lost(

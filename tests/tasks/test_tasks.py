@@ -105,6 +105,25 @@ def test_threads_are_interrupted_where_their_results_are_no_longer_needed():
     assert work.done == KEYS[:1]
 
 
+def test_an_interrupt_while_a_result_is_used_ends_the_tasks():
+    """Also where the traceback is kept, as notebooks do."""
+    ended = []
+
+    def executor(work, keys):
+        try:
+            yield from SerialExecutor()(work, keys)
+        finally:
+            ended.append(True)
+
+    def interrupted(key, found):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as kept:
+        list(task_results(Squares(), KEYS, executor, on_done=interrupted))
+    assert ended == [True]
+    assert kept.value.__traceback__ is not None
+
+
 def test_an_executor_that_loses_a_task_is_an_error():
     def forgets(work, keys):
         yield from SerialExecutor()(work, [key for key in keys if key[1] != 3])

@@ -53,7 +53,9 @@ def as_plain(subject: Subject, name: str | None = None) -> dict[str, Any]:
         "definitions": {name: _text(e) for name, e in channel.definitions},
         "chains": [_chain(chain) for chain in channel.chains],
         "currents": [_current(subject, k) for k in range(len(channel.terms))],
-        "membrane": [{"area_um2": m.area_um2, "known_from": m.known_from} for m in subject.membranes],
+        "membrane": [
+            {"area_um2": m.area_um2, "known_from": m.known_from} for m in subject.membranes
+        ],
         "provenance": subject.provenance.as_plain(),
         "model_file": subject.document,
     }

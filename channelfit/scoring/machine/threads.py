@@ -203,5 +203,12 @@ def _team(n_helpers: int) -> Team:
     return Team(n_helpers)
 
 
-if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
-    os.register_at_fork(after_in_child=_team.cache_clear)
+def _alone() -> None:
+    """Forget the other threads, which do not follow into a forked process."""
+    global _limiting
+    _limiting = Lock()
+    _team.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_alone)
