@@ -1,4 +1,4 @@
-"""Scorers whose calls of several threads are made together.
+"""Scorers that several threads call, and that make their calls together.
 
 For a GPU a few candidates take as long as many. Where threads score a few each, the calls that come
 while another one runs are made at once when it has ended.

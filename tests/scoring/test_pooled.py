@@ -169,12 +169,12 @@ def test_threads_get_what_each_would_get_alone() -> None:
 
 
 PROBLEMS = ["model_b", "na_hh", "held model_b", "3", "6"]
-#: Of schemes whose occupancies may oscillate, by number of states.
+#: Of schemes with occupancies that may oscillate, by number of states.
 SEEDS = {"3": 8, "6": 9}
 
 
 def problem_named(name: str) -> Problem:
-    """Held and moving; or held alone, also of schemes whose occupancies may oscillate."""
+    """Held and moving; or held alone, also of schemes that may oscillate."""
     if name.isdigit():
         return Problem(any_scheme(int(name), SEEDS[name]), held("model_b").experiments)
     return held(name.removeprefix("held ")) if name.startswith("held") else scored(name)
