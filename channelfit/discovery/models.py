@@ -180,13 +180,11 @@ class SchemeModels:
         return self.plan_for(*self._last_models(scheme, tuple(still)), rough)
 
     @cached_property
-    def _last_models(
-        self,
-    ) -> Callable[[Scheme, tuple[str, ...]], tuple[dict[str, Any], ChannelModel]]:
+    def _last_models(self) -> Callable[[Scheme, tuple[str, ...]], _Made]:
         """Returns the file of a scheme and its model, which several plans share."""
 
         @lru_cache(_MODELS)
-        def made(scheme: Scheme, still: tuple[str, ...]) -> tuple[dict[str, Any], ChannelModel]:
+        def made(scheme: Scheme, still: tuple[str, ...]) -> _Made:
             document = self.document(scheme, still)
             return document, self.model_of(document)
 
@@ -197,16 +195,19 @@ class SchemeModels:
 
     def model_of(self, document: dict[str, Any]) -> ChannelModel:
         """Return the model of a model file of this run."""
-        section, file = self.plan.section, self.plan.file
-        own = {k: v for k, v in section.items() if k not in _OF_ONE}
-        return build_model(document, file, first_temperature(own), words_of_clamps(own))
+        section, file = self._section, self.plan.file
+        return build_model(document, file, first_temperature(section), words_of_clamps(section))
+
+    @cached_property
+    def _section(self) -> dict[str, Any]:
+        """What of the fit section holds for every scheme."""
+        return {k: v for k, v in self.plan.section.items() if k not in _OF_ONE}
 
     def plan_for(
         self, document: dict[str, Any], model: ChannelModel, rough: bool = False
     ) -> FitPlan:
         """Return the plan to fit a model, with its file, to the data; `rough` as of `plan_of`."""
-        plan = self.plan
-        section = {k: v for k, v in plan.section.items() if k not in _OF_ONE}
+        plan, section = self.plan, dict(self._section)
         experiments = self._stairs if rough else plan.problem.experiments
         if rough and plan.problem.linear_parameters():
             section["solve"] = "auto"
