@@ -444,6 +444,27 @@ def test_a_fit_without_traces_is_told(tmp_path):
     assert watched.figure(folder, "data/0") is None
 
 
+def test_traces_that_took_too_long_are_tried_again(tmp_path, monkeypatch):
+    folder = made_run(tmp_path / "run")
+    (folder / "fit.yaml").write_text("it is not read here\n")
+    tries = []
+
+    def slow_twice(file):
+        tries.append(file)
+        if len(tries) < 3:
+            raise InputError("took more than 300 s", file)
+        return [{"title": "a trace"}]
+
+    monkeypatch.setattr("channelfit.front.watching.answers.traces_so_far", slow_twice)
+    monkeypatch.setattr("channelfit.front.watching.answers._PAUSE", 0.0)
+    watched = Watched(folder)
+    assert "took more" in watched.traces(folder)["trouble"]
+    assert "took more" in watched.traces(folder)["trouble"]
+    for _ in range(2):  # and are not computed again once they are there
+        assert watched.traces(folder) == {"experiments": [{"title": "a trace"}]}
+    assert len(tries) == 3
+
+
 # --- the command ----------------------------------------------------------------------------------
 
 

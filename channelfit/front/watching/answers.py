@@ -42,8 +42,9 @@ REPORT, PLATE = "report.html", "plate.html"
 _REPORT_BYTES, _TABLE_BYTES = 2**26, 2**28
 #: Generations that a page draws at most.
 _POINTS = 1500
-#: The pause before traces are computed again, as a multiple of the time that they took.
-_PAUSE = 5.0
+#: The pause before traces are computed again, as a multiple of the time that they took, and how
+#: often it is doubled at most.
+_PAUSE, _DOUBLED = 5.0, 8
 #: States in the order in which a queue shows them.
 _ORDER = (RUNNING, UNKNOWN, KILLED)
 
@@ -218,12 +219,17 @@ class _Remembered:
 
 
 class _TracesSoFar:
-    """The traces of one fit, computed on request where the fit file has changed, with pauses."""
+    """The traces of one fit, computed on request where the fit file has changed, with pauses.
+
+    After a failure, which may be that the computer was too busy, they are tried again, the pause
+    being doubled each time.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._answer: Row = {}
-        self._signature: tuple[int, int, int] | None = None
+        self._signature: tuple[int, int, int] | None = None  # of the file that was computed last
+        self._failures = 0  # with this file
         self._not_before = -math.inf  # on the clock of time.monotonic
         self._lock = Lock()
 
@@ -233,14 +239,18 @@ class _TracesSoFar:
             signature, now = _signature(self._file), time.monotonic()
             if signature is None:
                 return {"trouble": "No fit has been saved yet."}
-            if signature != self._signature and now >= self._not_before:
+            new = signature != self._signature
+            if (new or self._failures) and now >= self._not_before:
                 self._signature = signature
                 try:
                     self._answer = {"experiments": traces_so_far(self._file)}
+                    self._failures = 0
                 except InputError as error:
                     self._answer = {"trouble": printable(f"They cannot be computed: {error}")}
+                    self._failures = 1 if new else self._failures + 1
                 ended = time.monotonic()
-                self._not_before = ended + _PAUSE * (ended - now)
+                pause = _PAUSE * (ended - now) * 2.0 ** min(self._failures, _DOUBLED)
+                self._not_before = ended + pause
             return self._answer
 
 

@@ -28,7 +28,7 @@ from channelfit.results.report.trace_view import extreme_samples
 from channelfit.scoring.scorer import make_scorer
 
 #: Seconds that computing the traces may take.
-_SECONDS = 60.0
+_SECONDS = 300.0
 #: Numbers that a page can show at a time, shared by all sweeps of all experiments, and how many
 #: samples are shown of a sweep at least.
 _MOST, _LEAST = 200_000, 200

@@ -1,7 +1,8 @@
 // The page of `channelfit watch`: asks its server once a second, and shows what has changed.
 // Every text that comes from a run is set as text, never as HTML.
 const EVERY = 1000; // ms between two questions
-const PATIENCE = 90000; // ms to wait for an answer: traces may take a minute
+const PATIENCE = 90000; // ms to wait for an answer
+const PATIENCE_TRACES = 4 * PATIENCE; // they are computed with low priority, beside the fit
 const page = document.body.dataset;
 
 // Bokeh makes style elements, which the page's policy allows only with the page's own nonce.
@@ -34,34 +35,39 @@ function setState(node, state) {
 
 class NoAnswer extends Error {}
 
-async function ask(address) {
+async function ask(address, patience = PATIENCE) {
   let answer;
   try {
-    answer = await fetch(address, { signal: AbortSignal.timeout(PATIENCE) });
+    answer = await fetch(address, { signal: AbortSignal.timeout(patience) });
   } catch {
     throw new NoAnswer("nobody answers");
   }
   if (!answer.ok) throw new NoAnswer(`answered ${answer.status}`);
-  return answer.json();
+  const found = await answer.json();
+  show(document.querySelector("main"), true); // before a figure is drawn, which asks for its width
+  return found;
 }
 
-// Asks again and again; a page that nobody sees waits. Words tell where the server is gone.
+// Asks again and again, also after an error; a page that nobody sees waits. Words say what is wrong.
 function repeat(what, every) {
   const again = async () => {
     let pause = every;
     if (!document.hidden) {
       try {
         await what();
-        show(document.querySelector("main"), true);
         if (find("trouble").dataset.gone) {
           delete find("trouble").dataset.gone;
           sayOrHide(find("trouble"), "");
         }
       } catch (error) {
-        if (!(error instanceof NoAnswer)) throw error;
         find("trouble").dataset.gone = "yes";
-        sayOrHide(find("trouble"),
-          "The server does not answer, so this page stands still. Is channelfit watch still running?");
+        if (error instanceof NoAnswer) {
+          sayOrHide(find("trouble"),
+            "The server does not answer, so this page stands still. Is channelfit watch still running?");
+        } else {
+          console.error(error);
+          sayOrHide(find("trouble"), `A part of this page could not be shown: ${error.message}. It is tried again.`);
+        }
         pause = 3 * every;
       }
     }
@@ -235,7 +241,7 @@ function runPage() {
   }
 
   async function drawTraces() {
-    const answer = await ask(`${page.at}traces`);
+    const answer = await ask(`${page.at}traces`, PATIENCE_TRACES);
     sayOrHide(find("traces-trouble"), answer.trouble);
     show(find("traces-shown"), !answer.trouble);
     if (answer.trouble) return;
