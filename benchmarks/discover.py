@@ -51,7 +51,7 @@ from channelfit.discovery.models import SchemeModels, unit_of
 from channelfit.discovery.results import EQUIVALENT, Found, found_by
 from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Scheme, Space
-from channelfit.discovery.search import Discovery, SchemeTasks
+from channelfit.discovery.search import Discovery, SchemeFit, SchemeTasks
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem, n_scored
 from channelfit.problem.protocol import build_protocol
@@ -66,6 +66,7 @@ from channelfit.search.least_squares import refine
 from channelfit.search.plan import FitPlan, simulate_surrogate
 from channelfit.tasks.cluster import open_cluster
 from channelfit.tasks.executor import Executor
+from channelfit.tasks.result_store import Key
 
 ROOT = Path(__file__).parents[1]
 PROTOCOLS, SAMPLING = ("staircase", "herg_activation"), "2 ms"
@@ -285,8 +286,12 @@ def whole(states: int, keep: int, backend: str, jobs: int) -> list[Row]:
     plan, _ = recorded(template(), truth, random)
     tasks = ready(plan, {"states": [2, states], "keep": keep}, seed=1, backend=backend)
     n, times = len(tasks.schemes), [time.perf_counter()]
+
+    def progress(key: Key, fit: SchemeFit) -> None:
+        print(f"{time.perf_counter() - times[0]:8.1f} s  {key}", flush=True)
+
     with cluster_of(jobs) as executor:
-        discovery = Discovery(tasks, executor)
+        discovery = Discovery(tasks, executor, on_done=progress)
         discovery.scan()
         times.append(time.perf_counter())
         best = discovery.fit()
