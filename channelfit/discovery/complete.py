@@ -11,7 +11,7 @@ are ``s*exp(y*v + (g_i - g_j)/2)`` with ``g_i = e_i + w_i*v``, which keep it for
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -26,7 +26,7 @@ from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
 from channelfit.scoring.machine.arrays import array_module
 from channelfit.scoring.pooled import Pool, PooledScorer
-from channelfit.scoring.scorer import ChannelScorer, Linearization, Score, make_scorer
+from channelfit.scoring.scorer import ChannelScorer, InnerScorer, Linearization, make_scorer
 from channelfit.search.plan import FitPlan
 
 #: The greatest exponent of a rate.
@@ -192,7 +192,7 @@ class CompleteScorers:
         return PartScorer(problem, whole, Embedding.of(self.models, scheme, problem, whole.problem))
 
 
-class PartScorer(ChannelScorer):
+class PartScorer(InnerScorer):
     """Scores a scheme by the scorer of its complete graph.
 
     Arguments:
@@ -202,41 +202,15 @@ class PartScorer(ChannelScorer):
     """
 
     def __init__(self, problem: Problem, whole: ChannelScorer, embedding: Embedding) -> None:
-        self.problem, self.whole, self.embedding = problem, whole, embedding
-        self.backend, self.dtype, self.path = whole.backend, whole.dtype, whole.path
-        self.source_text, self.source_hash, self.xp = whole.source_text, whole.source_hash, whole.xp
+        super().__init__(problem, whole)
+        self.embedding = embedding
 
-    @property
-    def n_parameters(self) -> int:
-        """The number of parameters of the scheme, with those of each cell."""
-        return len(self.problem.parameters)
-
-    @property
-    def has_data(self) -> bool:
-        """True where a recording has a sample that counts."""
-        return self.whole.has_data
-
-    def score(self, parameters: Any) -> Score:
-        return self.whole.score(self._embedded(parameters)[0])
-
-    def preview(self, parameters: Any) -> Score:
-        return self.whole.preview(self._embedded(parameters)[0])
-
-    def rescore(self, parameters: Any) -> Score:
-        return self.whole.rescore(self._embedded(parameters)[0])
-
-    def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
-        return self.whole.score_cell(self._embedded(parameters)[0], cell, preview)
-
-    def limit_launches(self, chunk: int) -> None:
-        self.whole.limit_launches(chunk)
-
-    def simulate(self, parameters: Any) -> list[np.ndarray]:
-        return self.whole.simulate(self._embedded(parameters)[0])
+    def _passed(self, name: Hashable, function: Callable[[Any], Any], parameters: Any) -> Any:
+        return function(self._embedded(parameters)[0])
 
     def linearize(self, parameters: Any) -> Linearization:
         parameters, (values, scale) = self._checked(parameters), self._embedded(parameters)
-        xp, found = array_module(parameters), self.whole.linearize(values)
+        xp, found = array_module(parameters), self.inner.linearize(values)
         power, share, free = (
             xp.asarray(k) for k in (self.embedding.power, self.embedding.share, self._free)
         )

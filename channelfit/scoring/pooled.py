@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.scoring.scorer import ChannelScorer, Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, InnerScorer, Linearization, Score
 
 _Found = TypeVar("_Found", Score, Linearization)
 
@@ -145,64 +145,29 @@ def _apart(function: Callable[[np.ndarray], _Found], parts: list[np.ndarray]) ->
     return [type(whole)(*map(np.ascontiguousarray, own)) for own in zip(*columns, strict=True)]
 
 
-class PooledScorer(ChannelScorer):
+class PooledScorer(InnerScorer):
     """A scorer that threads share.
 
     Arguments:
-        whole: the scorer.
+        inner: the scorer.
         pool: makes its calls.
         n_jobs: see `ChannelScorer.fix_jobs`. A scorer that cannot do that gets one call at a time.
     """
 
-    def __init__(self, whole: ChannelScorer, pool: Pool, n_jobs: int) -> None:
-        self.problem, self.whole, self.pool = whole.problem, whole, pool
-        self.backend, self.dtype, self.path = whole.backend, whole.dtype, whole.path
-        self.source_text, self.source_hash = whole.source_text, whole.source_hash
-        self._together = whole.fix_jobs(n_jobs)
-
-    @property
-    def n_parameters(self) -> int:
-        """The number of parameters of a candidate."""
-        return self.whole.n_parameters
-
-    @property
-    def has_data(self) -> bool:
-        """True where a recording has a sample that counts."""
-        return self.whole.has_data
-
-    def score(self, parameters: Any) -> Score:
-        return self._called("score", self.whole.score, parameters)
-
-    def preview(self, parameters: Any) -> Score:
-        return self._called("preview", self.whole.preview, parameters)
-
-    def rescore(self, parameters: Any) -> Score:
-        return self._called("rescore", self.whole.rescore, parameters)
-
-    def linearize(self, parameters: Any) -> Linearization:
-        return self._called("linearize", self.whole.linearize, parameters)
-
-    def limit_launches(self, chunk: int) -> None:
-        self.whole.limit_launches(chunk)
-
-    def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
-        def one(some: np.ndarray) -> Score:
-            return self.whole.score_cell(some, cell, preview)
-
-        return self._called(("cell", cell, preview), one, parameters)
+    def __init__(self, inner: ChannelScorer, pool: Pool, n_jobs: int) -> None:
+        super().__init__(inner.problem, inner)
+        self.xp, self.pool, self._together = np, pool, inner.fix_jobs(n_jobs)
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
         found: list[np.ndarray] = []
 
         def one(some: np.ndarray) -> Score:
-            found.extend(self.whole.simulate(some))
+            found.extend(self.inner.simulate(some))
             return Score(np.empty(0), np.empty(0, np.int8))
 
         self.pool.call(object(), one, to_host(parameters))
         return found
 
-    def _called(
-        self, what: Hashable, function: Callable[[np.ndarray], _Found], parameters: Any
-    ) -> _Found:
-        name = (id(self), what) if self._together else object()
-        return self.pool.call(name, function, to_host(parameters))
+    def _passed(self, name: Hashable, function: Callable[[Any], Any], parameters: Any) -> Any:
+        own = (id(self), name) if self._together else object()
+        return self.pool.call(own, function, to_host(parameters))

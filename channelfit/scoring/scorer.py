@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from channelfit.problem.experiment import Problem
     from channelfit.scoring.tangent_plan import RowBlock
 
+_Found = TypeVar("_Found")
 #: Makes numbers and their derivatives of rows; see `ChannelScorer.window_slopes`.
 UseOfRows: TypeAlias = "Callable[[list[RowBlock], Any], tuple[Any, Any]]"
 
@@ -215,6 +216,62 @@ class ChannelScorer(Scorer):
                 f"parameters must be ({n_parameters}, n_candidates), not {parameters.shape}"
             )
         return parameters
+
+
+class InnerScorer(ChannelScorer):
+    """Scores a problem by another scorer, to which each call goes.
+
+    Arguments:
+        problem: what is scored.
+        inner: the other scorer.
+    """
+
+    def __init__(self, problem: Problem, inner: ChannelScorer) -> None:
+        self.problem, self.inner, self.xp = problem, inner, inner.xp
+        self.backend, self.dtype, self.path = inner.backend, inner.dtype, inner.path
+        self.source_text, self.source_hash = inner.source_text, inner.source_hash
+
+    @property
+    def n_parameters(self) -> int:
+        """The number of parameters of a candidate, with those of each cell."""
+        return len(self.problem.parameters)
+
+    @property
+    def has_data(self) -> bool:
+        """True where a recording has a sample that counts."""
+        return self.inner.has_data
+
+    def score(self, parameters: Any) -> Score:
+        return self._passed("score", self.inner.score, parameters)
+
+    def preview(self, parameters: Any) -> Score:
+        return self._passed("preview", self.inner.preview, parameters)
+
+    def rescore(self, parameters: Any) -> Score:
+        return self._passed("rescore", self.inner.rescore, parameters)
+
+    def linearize(self, parameters: Any) -> Linearization:
+        return self._passed("linearize", self.inner.linearize, parameters)
+
+    def score_cell(self, parameters: Any, cell: str, preview: bool = False) -> Score:
+        def one(some: Any) -> Score:
+            return self.inner.score_cell(some, cell, preview)
+
+        return self._passed(("cell", cell, preview), one, parameters)
+
+    def simulate(self, parameters: Any) -> list[np.ndarray]:
+        return self._passed("simulate", self.inner.simulate, parameters)
+
+    def limit_launches(self, chunk: int) -> None:
+        self.inner.limit_launches(chunk)
+
+    def _passed(self, name: Hashable, function: Callable[[Any], _Found], parameters: Any) -> _Found:
+        """Return what a function of the other scorer returns for the parameters.
+
+        Arguments:
+            name: of the call; the same for calls of the same function.
+        """
+        return function(parameters)
 
 
 def chosen_backend(backend: str, dtype: str) -> str:
