@@ -51,7 +51,8 @@ from channelfit.discovery.models import SchemeModels, unit_of
 from channelfit.discovery.results import EQUIVALENT, Found, found_by
 from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Scheme, Space
-from channelfit.discovery.search import Discovery, SchemeFit, SchemeTasks
+from channelfit.discovery.search import Discovery
+from channelfit.discovery.tasks import SchemeFit, SchemeTasks
 from channelfit.model.model_file import build_model
 from channelfit.problem.experiment import Experiment, Problem, n_scored
 from channelfit.problem.protocol import build_protocol

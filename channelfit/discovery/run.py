@@ -21,7 +21,8 @@ from channelfit.discovery.models import SchemeModels
 from channelfit.discovery.page import discovery_page
 from channelfit.discovery.results import Found, found_by
 from channelfit.discovery.schemes import read_space
-from channelfit.discovery.search import Discovery, Effort, SchemeFit, SchemeTasks
+from channelfit.discovery.search import Discovery
+from channelfit.discovery.tasks import Effort, SchemeFit, SchemeTasks
 from channelfit.problem.channel_noise import refuse_noise
 from channelfit.reading.documents import Section
 from channelfit.reading.errors import Caution, each_once

@@ -16,14 +16,15 @@ import pytest
 from click.testing import CliRunner
 
 import channelfit as cf
-from channelfit.discovery import results, search
+from channelfit.discovery import results
 from channelfit.discovery.complete import CompleteScorers, is_part
 from channelfit.discovery.complete import document as document_of_complete
 from channelfit.discovery.models import SchemeModels, _stairs, unit_of
 from channelfit.discovery.results import found_by
 from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Scheme, Space
-from channelfit.discovery.search import Discovery, SchemeTasks
+from channelfit.discovery.search import Discovery
+from channelfit.discovery.tasks import Effort, SchemeTasks
 from channelfit.front import discoveries
 from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.front.main import main
@@ -569,7 +570,7 @@ def test_options_and_python_say_the_same(
         cf.discover(file, states="3..4", open=(1, 2), seed=5, progress=False)
     one, other = asked
     assert one.schemes == other.schemes == tuple(Space((3, 4), (1, 2), cycles=0).schemes)
-    assert (one.seed, one.effort) == (other.seed, other.effort) == (5, search.Effort(48, 3, 2))
+    assert (one.seed, one.effort) == (other.seed, other.effort) == (5, Effort(48, 3, 2))
     with pytest.raises(InputError, match="experiments are needed"):
         cf.discover(cf.Model.load(file), progress=False)
 
