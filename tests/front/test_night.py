@@ -258,7 +258,7 @@ def test_a_signal_reaches_the_jobs_and_leaves_all_resumable(
     wait_for((out / "long" / "ready").exists)
     assert record(out)["state"] == "running"
     process.send_signal(number)
-    _, told = process.communicate(timeout=60)
+    _, told = process.communicate(timeout=300)
     assert process.returncode == code, told
     assert states(out) == {"done": "finished", "long": "interrupted", "waits": "waiting"}
     assert record(out)["state"] == "interrupted"
@@ -279,7 +279,7 @@ def test_a_second_signal_kills_jobs_that_do_not_end(tmp_path: Path) -> None:
     time.sleep(0.5)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert process.returncode == 130
     assert states(out) == {"deaf": "interrupted"}
 
@@ -773,7 +773,7 @@ def test_a_fit_that_was_cut_off_goes_on_to_the_same_result(
         left = record(out)["jobs"]["long"]["process"]["pid"]
         os.kill(left, number)
         wait_for(lambda: not process_of(left)["started"])
-    process.wait(timeout=60)
+    process.wait(timeout=300)
     assert states(out)["next"] == "waiting"
     assert states(out)["long"] == ("running" if number == signal.SIGKILL else "interrupted")
     assert "long: optimize goes on" in ran("--resume", out).stderr

@@ -490,7 +490,7 @@ def test_a_signal_ends_the_server_in_order(number, code, tmp_path):
     address = process.stdout.readline()
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]{32}/\n", address)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (code, ""), err
     watching = f"Watching the runs in {tmp_path}; Ctrl-C ends it."
     assert err.splitlines() == [watching, "Ended." if code == 0 else "Interrupted."]
@@ -503,7 +503,7 @@ def test_ctrl_c_while_traces_are_computed_ends_the_server_in_order(fitted, tmp_p
     process = begun(fitted)
     address = process.stdout.readline().strip()
     port, token = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/([\w-]+)/", address).groups()
-    with socket.create_connection(("127.0.0.1", int(port)), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", int(port)), timeout=120) as connection:
 
         def ask(path: str) -> None:
             text = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
@@ -514,7 +514,7 @@ def test_ctrl_c_while_traces_are_computed_ends_the_server_in_order(fitted, tmp_p
         ask(re.search(r'data-at="([^"]+)"', page)[1] + "traces")
         time.sleep(0.5)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=300)
     assert (process.returncode, "Traceback" in err) == (0, False), err
 
 
@@ -525,7 +525,7 @@ def test_a_port_that_is_taken_is_told(tmp_path):
         taken.listen()
         port = taken.getsockname()[1]
         process = begun(tmp_path, "--port", port)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     assert (process.returncode, out) == (2, "")
     assert f"Error: --port: port {port} is taken by another program; give another one" in err
     assert "Traceback" not in err

@@ -327,7 +327,7 @@ def test_a_batch_is_watched_and_its_page_opens(page, tmp_path):
         (place / "plate.html").write_text(plate_page(*plate(96, 60)), encoding="utf-8")
         (place / "state.json").write_text(json.dumps(state))
         tab.locator("#report").click()
-        tab.wait_for_selector("html[data-ready]", timeout=60_000)
+        tab.wait_for_selector("html[data-ready]", timeout=300_000)
         assert tab.locator(".cell[data-well]").count() == 96
         tab.locator(".cell[data-well]").nth(5).click()
         assert tab.locator("#well-name").inner_text() == "A06"

@@ -189,7 +189,7 @@ def test_threads_without_work_do_not_keep_a_program_from_its_end():
         "Team(5).share(lambda first, last: None, [(k, k + 1) for k in range(50)])\n"
         "print('done')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 

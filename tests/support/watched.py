@@ -94,7 +94,7 @@ class Answer:
 
 def asked(server: Server, path: str, method: str = "GET", **headers: str) -> Answer:
     """Asks a server for a path, "~" standing for the token."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
     try:
         connection.request(method, path.replace("~", server.token), headers=headers)
         return Answer(connection.getresponse())
@@ -104,7 +104,7 @@ def asked(server: Server, path: str, method: str = "GET", **headers: str) -> Ans
 
 def asked_raw(server: Server, text: str) -> str:
     """Return a server's answer to some bytes, after which it closes the connection."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
         connection.sendall(text.replace("~", server.token).encode())
         found = b""
         while piece := connection.recv(65536):
