@@ -238,7 +238,7 @@ def started(*words: object, program: str = SCRIPT) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(what: Any, seconds: float = 60.0) -> None:
+def wait_for(what: Any, seconds: float = 300.0) -> None:
     """Waits until a function gives something true."""
     end = time.monotonic() + seconds
     while not what():
