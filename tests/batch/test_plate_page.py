@@ -48,7 +48,7 @@ def html(wells, tmp_path_factory) -> Path:
 
 def until(tab, condition: str, argument=None) -> None:
     """Waits for a condition of JavaScript; the page's policy lets playwright wait for none."""
-    for _ in range(600):
+    for _ in range(3000):
         if tab.evaluate(condition, argument):
             return
         tab.wait_for_timeout(50)
