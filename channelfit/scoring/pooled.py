@@ -26,25 +26,35 @@ class Interrupted(Exception):
 
 @dataclass(eq=False)
 class _Call:
-    """A call that waits: its candidates, and its result or the error once it was made."""
+    """A call that waits: its candidates, and its result or the error once it was made.
+
+    Attributes:
+        changed: notified when the call is done, or its thread is to make the calls that wait.
+    """
 
     parameters: np.ndarray
+    changed: Condition
     result: Any = None
     error: Exception | None = None
     done: bool = False
+    leads: bool = False
 
 
 class Pool:
     """Makes one call at a time, with the candidates of all threads that wait for the same.
+
+    A call waits until half of the threads that take turns wait: while the GPU serves one half, the
+    other half prepares its next calls.
 
     Results are those of calls made alone, to the last digit, if the function computes each
     candidate alike however many there are (`ChannelScorer.fix_jobs`).
     """
 
     def __init__(self) -> None:
-        self._changed = Condition()
+        self._lock = Lock()  # of all below
         self._waiting: dict[Hashable, list[_Call]] = {}
         self._busy = self._closed = False
+        self._n_threads = 0  # that take turns
         self._turn, self._own = Lock(), local()
 
     @contextmanager
@@ -54,14 +64,22 @@ class Pool:
         Else threads would pass Python's own lock on in the midst of every operation on arrays,
         which takes half as long again.
         """
-        self._take_turn()
+        self._count(1)
         try:
+            self._take_turn()
             yield
         finally:
             if self._own.has_turn:
                 self._leave_turn()
+            self._count(-1)
+
+    def _count(self, change: int) -> None:
+        with self._lock:
+            self._n_threads += change
+            self._appoint()
 
     def _take_turn(self) -> None:
+        self._own.has_turn = False
         self._turn.acquire()
         self._own.has_turn = True
 
@@ -71,9 +89,11 @@ class Pool:
 
     def close(self) -> None:
         """Make all calls from now on raise `Interrupted`, and those that wait."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            for calls in self._waiting.values():
+                for one in calls:
+                    one.changed.notify()
 
     def call(
         self, name: Hashable, function: Callable[[np.ndarray], _Found], parameters: np.ndarray
@@ -96,29 +116,43 @@ class Pool:
     def _called(
         self, name: Hashable, function: Callable[[np.ndarray], _Found], parameters: np.ndarray
     ) -> _Found:
-        own, leads, together = _Call(parameters), False, list[_Call]()
+        own, together = _Call(parameters, Condition(self._lock)), list[_Call]()
         try:
-            with self._changed:
+            with self._lock:
                 self._waiting.setdefault(name, []).append(own)
-                self._changed.wait_for(lambda: own.done or self._closed or not self._busy)
-                if not own.done:
-                    if self._closed:
-                        raise Interrupted
-                    leads = self._busy = True
+                self._appoint()
+                own.changed.wait_for(lambda: own.done or own.leads or self._closed)
+                if own.leads and not self._closed:
                     together = self._waiting.pop(name)
-            if leads:
+            if together:
                 _make(function, together)
         finally:  # also where an interrupt comes
-            if leads:
-                with self._changed:
-                    for one in together:
-                        one.done = True
-                    self._busy = False
-                    self._changed.notify_all()
+            with self._lock:
+                self._end(name, own, together)
         if own.result is None:  # also of a call that was interrupted in another thread
             raise own.error or Interrupted
         found: _Found = own.result
         return found
+
+    def _appoint(self) -> None:
+        """Let the first of the most calls that can be made together make them, if it is time."""
+        if self._busy or 2 * sum(map(len, self._waiting.values())) < max(1, self._n_threads):
+            return
+        first = max(self._waiting.values(), key=len)[0]
+        self._busy = first.leads = True
+        first.changed.notify()
+
+    def _end(self, name: Hashable, own: _Call, together: list[_Call]) -> None:
+        """Note that a call has ended, and those that were made with it."""
+        for one in together:
+            one.done = True
+            one.changed.notify()
+        left = [one for one in self._waiting.pop(name, []) if one is not own]
+        if left:
+            self._waiting[name] = left
+        if own.leads:
+            self._busy = False
+        self._appoint()
 
 
 def _make(function: Callable[[np.ndarray], _Found], together: list[_Call]) -> None:
