@@ -11,12 +11,12 @@ are ``s*exp(y*v + (g_i - g_j)/2)`` with ``g_i = e_i + w_i*v``, which keep it for
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -24,16 +24,20 @@ from channelfit.discovery.models import SchemeModels, ends_of, tree_of
 from channelfit.discovery.schemes import Edge, Scheme
 from channelfit.problem.experiment import Problem
 from channelfit.reading.errors import InputError
-from channelfit.scoring.machine.arrays import array_module
+from channelfit.scoring.machine.threads import side_by_side, usable_cores
 from channelfit.scoring.pooled import Pool, PooledScorer
 from channelfit.scoring.scorer import ChannelScorer, InnerScorer, Linearization, make_scorer
+from channelfit.search.objective import Local, Objective
 from channelfit.search.plan import FitPlan
+from channelfit.search.space import values_in_ranges
 
 #: The greatest exponent of a rate.
 _GREATEST_EXPONENT = 600.0
 #: The parts into which a candidate is cut for threads of a GPU: a few hundred candidates, those
 #: of all schemes that are fitted at a time, then fill it.
 _JOBS = 8
+#: Points that a thread takes at a time.
+_BLOCK = 32
 #: The range of e, from which only the expected speed of kernels follows.
 _POTENTIAL = [-10.0, 10.0]
 
@@ -93,14 +97,14 @@ def document(models: SchemeModels, scheme: Scheme) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """The parameters of a complete graph as functions of those of a scheme.
+    """The parameters of a complete graph as functions of those of schemes.
 
-    With the parameters p (n_parameters, n) of the scheme they are ``L + share @ p``, and for
-    products ``exp(L)``, where ``L = constant + power @ log p``.
+    With the parameters p (n_parameters, n) of a scheme they are ``L + share @ p``, and for products
+    ``exp(L)``, where ``L = constant + power @ log p``.
 
     Attributes:
-        is_product: (n_complete,) bool. constant: (n_complete,). power, share: (n_complete,
-            n_parameters).
+        is_product: (n_schemes, n_complete) bool. constant: (n_schemes, n_complete). power, share:
+            (n_schemes, n_complete, n_parameters).
     """
 
     is_product: np.ndarray
@@ -113,21 +117,84 @@ class Embedding:
         """Return the embedding of a scheme's problem in that of its complete graph."""
         rows = {p.name: k for k, p in enumerate(whole.parameters)}
         columns = {p.name: k for k, p in enumerate(own.parameters)}
-        shape = len(rows), len(columns)
-        found = cls(np.zeros(shape[0], bool), np.zeros(shape[0]), np.zeros(shape), np.zeros(shape))
+        shape = 1, len(rows), len(columns)
+        first = shape[:2]
+        found = cls(np.zeros(first, bool), np.zeros(first), np.zeros(shape), np.zeros(shape))
         suffixes, products = models.products(scheme)
         a, z = ([columns[f"{x}_{suffix}"] for suffix in suffixes] for x in "az")
         shared = columns.keys() - {own.parameters[k].name for k in (*a, *z)}
         for name in shared:
-            found.share[rows[name], columns[name]] = 1.0
+            found.share[0, rows[name], columns[name]] = 1.0
         sizes = "s_" if models.reversible else "a_"
         for name, row in rows.items():
             if name.startswith(sizes) and name not in shared:
-                found.is_product[row], found.constant[row] = True, -np.inf
+                found.is_product[0, row], found.constant[0, row] = True, -np.inf
         for size, slope, constant, power in _sums(models.reversible, scheme, products):
-            found.constant[rows[size]] = constant
-            found.power[rows[size], a] = found.share[rows[slope], z] = power
+            found.constant[0, rows[size]] = constant
+            found.power[0, rows[size], a] = found.share[0, rows[slope], z] = power
         return found
+
+    @classmethod
+    def joined(cls, embeddings: Sequence[Embedding], orders: Sequence[Sequence[int]]) -> Embedding:
+        """Return the embeddings of several schemes in one complete graph as one.
+
+        Arguments:
+            orders: of each the order of its parameters; then come as many that have no effect as
+                make them those of the complete graph.
+        """
+        size = embeddings[0].constant.shape[1]
+
+        def whole(array: np.ndarray, order: Sequence[int]) -> np.ndarray:
+            return np.pad(array[0][:, order], ((0, 0), (0, size - len(order))))
+
+        pairs = list(zip(embeddings, orders, strict=True))
+        return cls(
+            np.concatenate([one.is_product for one in embeddings]),
+            np.concatenate([one.constant for one in embeddings]),
+            np.array([whole(one.power, order) for one, order in pairs]),
+            np.array([whole(one.share, order) for one, order in pairs]),
+        )
+
+    def take(self, which: np.ndarray) -> Embedding:
+        """Return those of the schemes (n,) of candidates."""
+        return Embedding(*(array[which] for array in vars(self).values()))
+
+    def values(self, parameters: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the parameters of the complete graph, and their derivatives by L.
+
+        Arguments:
+            parameters: (n_parameters, n), of one scheme, or each of a scheme of its own.
+
+        Returns: both (n_complete, n).
+        """
+        used = self.power.any(axis=1).T
+        logs = np.log(np.where(used, parameters, 1.0))
+        sums = _products(self.power, logs) + self.constant.T
+        with np.errstate(over="ignore"):
+            exponential = np.exp(np.where(self.is_product.T, sums, 0.0))
+        values = np.where(self.is_product.T, exponential, sums)
+        return values + _products(self.share, parameters), exponential
+
+    def slopes(self, parameters: np.ndarray, by_sum: np.ndarray) -> np.ndarray:
+        """Return derivatives (n, n_complete, n_parameters) of the complete graph's parameters.
+
+        Arguments:
+            parameters, by_sum: given to `values`, and its second result.
+        """
+        found = np.zeros((parameters.shape[1], *self.power.shape[1:]))
+        # a slope z without a power may be 0
+        np.divide(self.power, parameters.T[:, None, :], out=found, where=self.power != 0)
+        with np.errstate(all="ignore"):  # of candidates that fail
+            slopes: np.ndarray = by_sum.T[:, :, None] * found + self.share
+        return slopes
+
+
+def _products(matrices: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return the products of one matrix, or of one for each, with columns (n_columns, n)."""
+    if len(matrices) == 1:
+        found: np.ndarray = matrices[0] @ columns
+        return found
+    return np.ascontiguousarray((matrices @ columns.T[:, :, None])[:, :, 0].T)
 
 
 def _sums(
@@ -206,43 +273,104 @@ class PartScorer(InnerScorer):
         self.embedding = embedding
 
     def _passed(self, name: Hashable, function: Callable[[Any], Any], parameters: Any) -> Any:
-        return function(self._embedded(parameters)[0])
+        return function(self.embedding.values(self._checked(parameters))[0])
 
     def linearize(self, parameters: Any) -> Linearization:
-        parameters, (values, scale) = self._checked(parameters), self._embedded(parameters)
-        xp, found = array_module(parameters), self.inner.linearize(values)
-        power, share, free = (
-            xp.asarray(k) for k in (self.embedding.power, self.embedding.share, self._free)
-        )
-        with np.errstate(all="ignore"):
-            slopes = scale.T[:, :, None] * power / parameters.T[:, None, :] + share
-        # (n, n_complete, n_parameters); a candidate that fails has no derivatives
-        slopes = xp.where(xp.isfinite(found.cost)[:, None, None] & free, slopes, 0.0)
-        back = slopes.transpose(0, 2, 1)
-        gradient = (back @ found.gradient.T[:, :, None])[:, :, 0]
-        hessian = back @ found.hessian.transpose(2, 0, 1) @ slopes
-        return Linearization(
-            found.cost,
-            found.status,
-            xp.ascontiguousarray(gradient.T),
-            xp.ascontiguousarray(hessian.transpose(1, 2, 0)),
-        )
+        parameters = self._checked(parameters)
+        values, by_sum = self.embedding.values(parameters)
+        found = self.inner.linearize(values)
+        slopes = self.embedding.slopes(parameters, by_sum)
+        good = np.isfinite(found.cost)[:, None, None] & self._free
+        gradient, hessian = chained(found, np.where(good, slopes, 0.0))
+        return Linearization(found.cost, found.status, gradient, hessian)
 
     @cached_property
     def _free(self) -> np.ndarray:
         return np.array([not p.fixed for p in self.problem.parameters])
 
-    def _embedded(self, parameters: Any) -> tuple[Any, Any]:
-        """Return the parameters of the complete graph, and their derivatives by L.
 
-        Both are (n_complete, n); see `Embedding`.
+def chained(found: Linearization, slopes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return gradients (n_own, n) and Hessians (n_own, n_own, n) by other parameters.
+
+    Arguments:
+        slopes: (n, n_parameters, n_own) derivatives by these.
+    """
+    back = slopes.transpose(0, 2, 1)
+    gradient = (back @ np.ascontiguousarray(found.gradient.T)[:, :, None])[:, :, 0]
+    hessian = back @ np.ascontiguousarray(found.hessian.transpose(2, 0, 1)) @ slopes
+    return np.ascontiguousarray(gradient.T), np.ascontiguousarray(hessian.transpose(1, 2, 0))
+
+
+class SchemesObjective(Objective):
+    """The objectives of several schemes of a size as one, for points of all of them side by side.
+
+    A point has a row for each parameter of their complete graph: first those of its own scheme that
+    are searched; the others have no effect. No digit depends on how many points there are.
+
+    Arguments:
+        objectives: of schemes that one complete graph scores, and plain (`Objective.is_plain`).
+    """
+
+    def __init__(self, objectives: Sequence[Objective]) -> None:
+        parts = [cast(PartScorer, one.scorer) for one in objectives]
+        first = objectives[0]
+        super().__init__(first.space, parts[0].inner, at_once=True, floor=first.floor)
+        spaces = [one.space for one in objectives]
+        orders = [[*s.free, *(set(range(s.n_parameters)) - set(s.free))] for s in spaces]
+        self._embedding = Embedding.joined([part.embedding for part in parts], orders)
+        # bounds, then the same or their logarithms; what has no effect is 1, whatever the point
+        self._bounds = np.ones((4, len(spaces), self.n_free))
+        self._in_logarithms = np.zeros((len(spaces), self.n_free), bool)
+        for k, (space, order) in enumerate(zip(spaces, orders, strict=True)):
+            for row, place in enumerate(order):
+                own = space.parameters[place]
+                ends = np.full(2, own.value) if own.fixed else np.array([own.lower, own.upper])
+                logs = self._in_logarithms[k, row] = not own.fixed and own.scale == "log"
+                self._bounds[:, k, row] = [*ends, *(np.log(ends) if logs else ends)]
+
+    @property
+    def n_free(self) -> int:
+        """Rows of a point."""
+        return int(self._embedding.constant.shape[1])
+
+    def linearize(self, unit: np.ndarray, well: np.ndarray | None = None) -> Local:
+        """Return cost, gradient and Hessian at points (n_free, n_points), by their coordinates.
+
+        Arguments:
+            well: (n_points,) the number of the scheme of each point.
         """
-        parameters, own = self._checked(parameters), self.embedding
-        xp, used = array_module(parameters), np.flatnonzero(own.power.any(axis=0))
-        logs = xp.log(parameters[xp.asarray(used)])
-        sums = xp.asarray(own.power[:, used]) @ logs + xp.asarray(own.constant)[:, None]
-        is_product = xp.asarray(own.is_product)[:, None]
-        with np.errstate(over="ignore"):
-            exponential = xp.exp(xp.where(is_product, sums, 0.0))
-        values = xp.where(is_product, exponential, sums) + xp.asarray(own.share) @ parameters
-        return values, exponential
+        (n_free, n), which = unit.shape, np.zeros(unit.shape[1], int) if well is None else well
+        bounds, logs = self._bounds[:, which].swapaxes(1, 2), self._in_logarithms[which].T
+        physical = values_in_ranges(unit, bounds, logs)
+        slope = (bounds[3] - bounds[2]) * np.where(logs, physical, 1.0)
+        values, by_sum = np.empty((2, n_free, n))
+
+        def embed(first: int, last: int) -> None:
+            some = slice(first * _BLOCK, last * _BLOCK)
+            own = self._embedding.take(which[some])
+            values[:, some], by_sum[:, some] = own.values(physical[:, some])
+
+        self._shared(embed, n)
+        found = self.scorer.linearize(values)
+        good = np.isfinite(found.cost)
+        gradient, hessian = np.empty((n_free, n)), np.empty((n_free, n_free, n))
+
+        def chain(first: int, last: int) -> None:
+            some = slice(first * _BLOCK, last * _BLOCK)
+            slopes = self._embedding.take(which[some]).slopes(physical[:, some], by_sum[:, some])
+            slopes *= slope[:, some].T[:, None, :]
+            slopes[~good[some]] = 0.0
+            part = Linearization(*(array[..., some] for array in vars(found).values()))
+            gradient[:, some], hessian[:, :, some] = chained(part, slopes)
+
+        self._shared(chain, n)
+        return Local(found.cost, found.status, gradient, hessian)
+
+    def _shared(self, some: Callable[[int, int], None], n: int) -> None:
+        """Call a function for blocks of n points, by all threads."""
+
+        def each(first: int, last: int) -> None:
+            for k in range(first, last):
+                some(k, k + 1)
+
+        side_by_side(each, -(-n // _BLOCK), 1, usable_cores())

@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, groupby
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from channelfit.discovery.models import unit_of
 from channelfit.discovery.schemes import Scheme
-from channelfit.discovery.tasks import ITERATIONS, SchemeFit, SchemeTasks
+from channelfit.discovery.tasks import ITERATIONS, SHORT, SchemeFit, SchemeTasks
 from channelfit.model.channel import Parameter
 from channelfit.problem.experiment import n_scored, rounding_floor
 from channelfit.reading.errors import InputError
@@ -42,7 +42,7 @@ _ROUNDS = 4
 #: Points of a scheme that are kept.
 _POINTS = 12
 #: Schemes that share a GPU at a time, and the tasks of few candidates that do not.
-_TOGETHER, _ON_PROCESSOR = 64, ("assess", "currents")
+_TOGETHER, _ON_PROCESSOR = 64, frozenset({"assess", "currents"})
 
 
 @dataclass(eq=False)
@@ -231,9 +231,12 @@ class Discovery:
     def _computed(self, keys: Mapping[Key, Arrays]) -> dict[Key, Arrays]:
         tasks = replace(self.tasks, given=keys)
         executor, complete = self.executor, tasks.complete
-        on_gpu = all(key[0] not in _ON_PROCESSOR for key in keys)
-        if executor is None and complete is not None and on_gpu:
-            executor = ThreadedExecutor(_TOGETHER, complete.pool.close)
+        kinds = {str(key[0]) for key in keys}
+        if executor is None and complete is not None and not kinds & _ON_PROCESSOR:
+            if kinds <= SHORT:
+                executor = cast(Executor, SchemeTasks.compute_together)
+            else:
+                executor = ThreadedExecutor(_TOGETHER, complete.pool.close)
         return dict(task_results(tasks, list(keys), executor, self.store, self._done))
 
     def _round(self, keys: Mapping[Key, Arrays]) -> None:

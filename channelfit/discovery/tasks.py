@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from channelfit.discovery.complete import CompleteScorers
+from channelfit.discovery.complete import CompleteScorers, SchemesObjective
 from channelfit.discovery.models import SchemeModels, unit_of
 from channelfit.discovery.schemes import Scheme
 from channelfit.problem.experiment import Problem, n_scored
@@ -27,11 +27,13 @@ from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import ChannelScorer, make_scorer
 from channelfit.search.agreement import agreement
 from channelfit.search.hybrid import Hybrid
-from channelfit.search.least_squares import begin, improve, refine
+from channelfit.search.least_squares import Starts, begin, improve, refine
 from channelfit.search.objective import Objective
 from channelfit.search.plan import FitPlan
 from channelfit.tasks.result_store import Arrays, Key, decoded_json, expect
 
+#: Kinds of tasks that are short, in which points of many schemes descend side by side.
+SHORT = frozenset({"scan", "up", "down"})
 #: Iterations of least squares in the rounds of a level.
 ITERATIONS = (100, 200, 400)
 #: Starts of a round of a full fit, at least and as a multiple of those of a scan, points drawn for
@@ -46,6 +48,8 @@ _AHEAD = 3000.0
 _RIVAL = 1.1
 #: Draws of which each point of a scan is the best, where they are scored quickly.
 _DRAWN = 64
+#: Schemes whose points share launches, at most.
+_BESIDE = 256
 #: Iterations from points that are near a minimum, and of a fit to the currents of another scheme.
 _ENDS, _TO_CURRENTS = 30, 200
 
@@ -157,6 +161,8 @@ class SchemeTasks:
         """Fit a scheme; one that fails leaves its reason in the result."""
         kind, place, number = str(key[0]), int(key[1]), int(key[2])
         given = self.given[key] if arguments is None else arguments
+        if kind in SHORT:
+            return self._descended({key: given})[key]
         try:
             if kind == "currents":
                 return self._to_currents(place, number, given)
@@ -164,15 +170,20 @@ class SchemeTasks:
             if kind == "assess":
                 return self._assessed(plan, place, given)
             with nullcontext() if self.complete is None else self.complete.pool.turn():
-                scorer = self._scorer(place, plan.problem)
-                if kind == "fit":
-                    return self._fitted(plan, scorer, place, number, given)
-                if kind in ("up", "down"):
-                    ends = refine(self._objective(plan, scorer), given["unit"], _ENDS)
-                    return _arrays_of(plan, ends.unit, ends.cost)
-                return self._scanned(plan, scorer, place, number, given)
+                return self._fitted(plan, self._scorer(place, plan.problem), place, number, given)
         except InputError as error:
-            return _arrays(np.empty((0, 0)), np.empty(0), {"failure": error.message})
+            return _failed(error)
+
+    def compute_together(self, keys: Sequence[Key]) -> Iterator[tuple[Key, Arrays]]:
+        """Compute tasks of one kind in SHORT and one round; points of many schemes share a launch.
+
+        Yields: as of an executor; each has the result that it has by `compute`, to the last digit.
+        """
+        for first in range(0, len(keys), _BESIDE):
+            some = {key: self.given[key] for key in keys[first : first + _BESIDE]}
+            with single_threaded_blas():
+                found = self._descended(some)
+            yield from found.items()
 
     def _random(self, place: int, number: int) -> np.random.Generator:
         """Return the random numbers of a round of a scheme, whatever its place in the list."""
@@ -180,30 +191,87 @@ class SchemeTasks:
         words = [self.seed, own.n, own.n_open, own.code, *own.arm, number]
         return np.random.Generator(np.random.Philox(np.random.SeedSequence(words)))
 
-    def _scanned(
-        self, plan: FitPlan, scorer: ChannelScorer, place: int, number: int, given: Arrays
-    ) -> Arrays:
-        """Scan and refine known points and new ones; of each the better half goes on.
+    def _descended(self, given: Mapping[Key, Arrays]) -> dict[Key, Arrays]:
+        """Refine the points of tasks of one kind in SHORT and one round; scans draw some before.
 
-        That is done with stairs for ramps, and the ends of the best are refined without.
+        A scan descends with stairs for ramps, and the ends of its best are refined without.
         """
+        found, groups = dict[Key, Arrays](), dict[Any, list[_Descent]]()
+        for key, own in given.items():
+            try:
+                one = self._begun(key, own)
+            except InputError as error:
+                found[key] = _failed(error)
+            else:
+                groups.setdefault(self._group(one), []).append(one)
+        for some in groups.values():
+            if some[0].rough is not None:
+                self._halved(some)
+            objective = self._joined([one.fine for one in some])
+            unit, which = joined_points([one.unit for one in some], objective.n_free)
+            ends = refine(objective, unit, _ENDS, well=which)
+            for k, one in enumerate(some):
+                own_ends = ends.take(which == k)
+                unit = own_ends.unit[: one.fine.n_free]
+                found[one.key] = _arrays_of(one.plan, unit, own_ends.cost)
+        return found
+
+    def _begun(self, key: Key, given: Arrays) -> _Descent:
+        """Return the points from which a task in SHORT descends; a scan draws some."""
+        kind, place, number = str(key[0]), int(key[1]), int(key[2])
+        plan = self.models.plan_of(self.schemes[place])
+        fine = self._objective(plan, self._scorer(place, plan.problem))
+        if kind != "scan":
+            return _Descent(key, plan, fine, given["unit"])
         rough, random = self._rough(place, plan), self._random(place, number)
         scan, starts = (max(1, n >> number) for n in (self.effort.scan, self.effort.starts))
         drawn = rough.sample(scan, random)
         best = [_lowest(rough, points, starts) for points in (given["unit"], drawn)]
-        points = begin(rough, np.concatenate(best, axis=1))
         new = np.repeat([False, True], [some.shape[1] for some in best])
-        least = max(1, 2 >> number)
-        for k in range(ITERATIONS[number]):
-            if k in [ITERATIONS[number] // part for part in (8, 4, 2)]:
-                left = [_better_half(points.cost, new == one, least) for one in (0, 1)]
-                points, new = points.take(np.concatenate(left)), new[np.concatenate(left)]
+        unit = np.concatenate(best, axis=1)
+        return _Descent(key, plan, fine, unit, rough, new, given["unit"][:, :1])
+
+    def _group(self, one: _Descent) -> Any:
+        """Return what descents have in common that can share launches."""
+        plain = one.fine.is_plain and (one.rough is None or one.rough.is_plain)
+        if self.complete is None or not plain:
+            return one.key
+        scheme = self.schemes[int(one.key[1])]
+        return scheme.n, scheme.n_open
+
+    def _joined(self, objectives: Sequence[Objective]) -> Objective:
+        """Return the objectives of a group as one."""
+        if self.complete is None or not objectives[0].is_plain:
+            return objectives[0]
+        return SchemesObjective(objectives)
+
+    def _halved(self, scans: Sequence[_Descent]) -> None:
+        """Refine the points of scans; again and again the better half of each goes on.
+
+        That is so of known points and of new ones. The points become the ends.
+        """
+        number = int(scans[0].key[2])
+        iterations, least = ITERATIONS[number], max(1, 2 >> number)
+        objective = self._joined([cast(Objective, one.rough) for one in scans])
+        unit, which = joined_points([one.unit for one in scans], objective.n_free)
+        new = np.concatenate([one.new for one in scans])
+        points = begin(objective, unit, which)
+        for k in range(iterations):
             if points.done.all():
                 break
-            points = improve(rough, points)
-        unit = np.concatenate([points.unit, given["unit"][:, :1]], axis=1)
-        ends = refine(self._objective(plan, scorer), unit, _ENDS)
-        return _arrays_of(plan, ends.unit, ends.cost)
+            if k in [iterations // part for part in (8, 4, 2)]:
+                left = np.concatenate(
+                    [
+                        _better_half(points, (which == one) & (new == kind), least)
+                        for one in range(len(scans))
+                        for kind in (False, True)
+                    ]
+                )
+                points, which, new = points.take(left), which[left], new[left]
+            points = improve(objective, points, well=which)
+        for k, one in enumerate(scans):
+            ends = points.unit[: one.fine.n_free, which == k]
+            one.unit = np.concatenate([ends, one.best], axis=1)
 
     def _fitted(
         self, plan: FitPlan, scorer: ChannelScorer, place: int, number: int, given: Arrays
@@ -354,6 +422,27 @@ class SchemeTasks:
         return found
 
 
+@dataclass(eq=False)
+class _Descent:
+    """Points of one scheme on their way down.
+
+    Attributes:
+        fine: the objective of the scheme.
+        unit: (n_free, n) the points.
+        rough: of a scan, the objective with stairs for ramps.
+        new: (n,) of a scan, whether a point was drawn and not known.
+        best: (n_free, 1 or 0) of a scan, the best point that was known.
+    """
+
+    key: Key
+    plan: FitPlan
+    fine: Objective
+    unit: np.ndarray
+    rough: Objective | None = None
+    new: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))
+    best: np.ndarray = field(default_factory=lambda: np.empty((0, 0)))
+
+
 class _Drawn(Objective):
     """An objective that draws points of a scan in a way of its own.
 
@@ -388,11 +477,28 @@ def _arrays_of(
     return _arrays(unit[:, order], cost[order], known)
 
 
-def _better_half(cost: np.ndarray, some: np.ndarray, least: int) -> np.ndarray:
-    """Return the places of the half of some costs that is lower, or of so many at least."""
+def _better_half(points: Starts, some: np.ndarray, least: int) -> np.ndarray:
+    """Return the places of the half of some points that is lower, or of so many at least.
+
+    Arguments:
+        some: (n_points,) bool; all of them go on where nothing more is to be gained.
+    """
     places = np.flatnonzero(some)
-    order = np.argsort(cost[places], kind="stable")
+    if points.done[places].all():
+        return places
+    order = np.argsort(points.cost[places], kind="stable")
     return places[order[: max(least, -(-len(places) // 2))]]
+
+
+def joined_points(parts: Sequence[np.ndarray], n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return points (n_rows, n) of several schemes side by side, and the part (n,) of each."""
+    padded = [np.pad(u, ((0, n_rows - len(u)), (0, 0)), constant_values=0.5) for u in parts]
+    which = np.repeat(np.arange(len(parts)), [part.shape[1] for part in parts])
+    return np.concatenate(padded, axis=1), which
+
+
+def _failed(error: InputError) -> Arrays:
+    return _arrays(np.empty((0, 0)), np.empty(0), {"failure": error.message})
 
 
 def _lowest(objective: Objective, unit: np.ndarray, n: int) -> np.ndarray:

@@ -97,19 +97,26 @@ def begin(objective: Objective, unit: np.ndarray, well: np.ndarray | None = None
     return Starts(unit.copy(), local, np.full(n, FIRST), ~np.isfinite(local.cost))
 
 
-def improve(objective: Objective, starts: Starts, tolerance: float = 1e-10) -> Starts:
+def improve(
+    objective: Objective,
+    starts: Starts,
+    tolerance: float = 1e-10,
+    well: np.ndarray | None = None,
+) -> Starts:
     """Do one iteration of every start that is not done.
 
     Arguments:
         tolerance: a start is done when its parabola promises a gain of less than this share of its
             cost.
+        well: as of `begin`, for an objective with derivatives `at_once`.
     """
     active = np.flatnonzero(~starts.done)
     if not len(active):
         return starts
     old = starts.take(active)
     if objective.at_once:
-        return starts.put(active, step(objective, old, None, tolerance))
+        own = None if well is None else well[active]
+        return starts.put(active, step(objective, old, own, tolerance))
     steps, promises = damped_steps(old)
     trial = np.clip(old.unit[:, None, :] + steps, 0.0, 1.0)
     n_free, n_trials, n = trial.shape
@@ -266,22 +273,26 @@ def _farthest(objective: Objective, inside: np.ndarray, aim: np.ndarray) -> np.n
 
 
 def refine(
-    objective: Objective, unit: np.ndarray, iterations: int = 100, tolerance: float = 1e-10
+    objective: Objective,
+    unit: np.ndarray,
+    iterations: int = 100,
+    tolerance: float = 1e-10,
+    well: np.ndarray | None = None,
 ) -> Starts:
     """Refine points until nothing is gained.
 
     Arguments:
         unit: (n_free, n_points), in the unit cube.
         iterations: at most so many.
-        tolerance: see `improve`.
+        tolerance, well: see `improve`.
 
     Returns: the points, with cost, gradient and Hessian.
     """
-    starts = begin(objective, unit)
+    starts = begin(objective, unit, well)
     for _ in range(iterations):
         if starts.done.all():
             break
-        starts = improve(objective, starts, tolerance)
+        starts = improve(objective, starts, tolerance, well)
     return starts
 
 

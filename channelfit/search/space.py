@@ -152,19 +152,36 @@ class SearchSpace:
 
     def _of_rows(self, unit: Any, rows: np.ndarray, in_logarithms: bool, xp: Any) -> Any:
         """Return physical values of some rows (n_rows, n_candidates) of one scale."""
-        lower, upper, first, last = xp.asarray(self._bounds[:, rows])
-        unit = xp.minimum(xp.maximum(unit.astype(np.float64), 0.0), 1.0)
-        # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
-        physical = (1.0 - unit) * first + unit * last
-        if in_logarithms:
-            physical = xp.exp(physical)
-            physical = xp.where(unit == 0.0, lower, xp.where(unit == 1.0, upper, physical))
-        return xp.minimum(xp.maximum(physical, lower), upper)
+        return values_in_ranges(unit, xp.asarray(self._bounds[:, rows]), in_logarithms, xp)
 
     @staticmethod
     def _check_rows(array: Any, n_rows: int) -> None:
         if array.ndim != 2 or array.shape[0] != n_rows:
             raise ValueError(f"expected an array ({n_rows}, n_candidates), not {array.shape}")
+
+
+def values_in_ranges(unit: Any, bounds: Any, in_logarithms: Any, xp: Any = np) -> Any:
+    """Return the values at places, 0 .. 1, of ranges.
+
+    Arguments:
+        unit: (n_rows, n).
+        bounds: (4, n_rows, n or 1), lower and upper ones, then the same or their logarithms, by the
+            scale.
+        in_logarithms: whether places are those of logarithms: True or False for all, or an array
+            (n_rows, n).
+    """
+    lower, upper, first, last = bounds
+    unit = xp.minimum(xp.maximum(unit.astype(np.float64), 0.0), 1.0)
+    # a weighted mean is exact at both ends, which lower + unit*(upper - lower) is not
+    physical = (1.0 - unit) * first + unit * last
+    if in_logarithms is not False:
+        if in_logarithms is not True:
+            other, physical = physical, xp.where(in_logarithms, physical, 0.0)
+        physical = xp.exp(physical)
+        physical = xp.where(unit == 0.0, lower, xp.where(unit == 1.0, upper, physical))
+        if in_logarithms is not True:
+            physical = xp.where(in_logarithms, physical, other)
+    return xp.minimum(xp.maximum(physical, lower), upper)
 
 
 def middle(parameter: Parameter) -> float:

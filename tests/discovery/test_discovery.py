@@ -17,14 +17,14 @@ from click.testing import CliRunner
 
 import channelfit as cf
 from channelfit.discovery import results
-from channelfit.discovery.complete import CompleteScorers, is_part
+from channelfit.discovery.complete import CompleteScorers, SchemesObjective, is_part
 from channelfit.discovery.complete import document as document_of_complete
 from channelfit.discovery.models import SchemeModels, _stairs, unit_of
 from channelfit.discovery.results import found_by
 from channelfit.discovery.run import ready
 from channelfit.discovery.schemes import Scheme, Space
 from channelfit.discovery.search import Discovery
-from channelfit.discovery.tasks import Effort, SchemeTasks
+from channelfit.discovery.tasks import Effort, SchemeTasks, joined_points
 from channelfit.front import discoveries
 from channelfit.front.kinds import load_plan, make_scorer
 from channelfit.front.main import main
@@ -334,14 +334,17 @@ def test_a_gpu_finds_what_a_processor_does(plan: FitPlan, device: str) -> None:
 def test_schemes_that_share_a_gpu_have_the_bits_that_each_has_alone(
     plan: FitPlan, device: str
 ) -> None:
-    keys = {"states": 3, "open": 1, "starts": 1, "scan": 4}
+    keys = {"states": [3, 4], "open": 1, "cycles": 1, "distance": 1, "starts": 1, "scan": 4}
     tasks = ready(plan, {**TRUTH["fit"]["discover"], **keys}, backend="cuda")
     discovery = Discovery(tasks)
     places = range(len(tasks.schemes))
     given: dict[Key, Arrays] = {("scan", k, 0): discovery._known(k, 0) for k in places}
     together = discovery._computed(given)
     alone = Discovery(replace(tasks), SerialExecutor())._computed(given)
-    assert len(together) == 2
+    assert len(together) == 4
+    fits: dict[Key, Arrays] = {("fit", 0, 0): {"unit": together["scan", 0, 0]["unit"]}}
+    together |= discovery._computed(fits)
+    alone |= Discovery(replace(tasks), SerialExecutor())._computed(fits)
     for key, found in together.items():
         for name, array in found.items():
             np.testing.assert_array_equal(array, alone[key][name])
@@ -366,8 +369,9 @@ def test_a_scheme_is_scored_as_a_part_of_its_complete_graph(
             alone = make_scorer(own, "cpu")
             part = scorers(scheme, own.problem)
             values = own.space.to_physical(random.uniform(0.4, 0.6, (own.space.n_free, 4)))
-            fastest = own.space.to_physical(np.ones((own.space.n_free, 1)))
-            values = np.concatenate([values, fastest], axis=1)
+            # and the fastest rates, and slopes z that are 0
+            ends = [own.space.to_physical(np.full((own.space.n_free, 1), u)) for u in (1.0, 0.5)]
+            values = np.concatenate([values, *ends], axis=1)
             for name in ("score", "preview", "rescore"):
                 found, true = (getattr(one, name)(values) for one in (part, alone))
                 np.testing.assert_array_equal(found.status, true.status)
@@ -383,6 +387,38 @@ def test_a_scheme_is_scored_as_a_part_of_its_complete_graph(
                 np.testing.assert_allclose(mine, others, atol=1e-8 * np.nanmax(np.abs(others)))
     assert len(scorers._whole) == 3
     assert len(pickle.dumps(scorers)) < 2 * len(pickle.dumps(models))
+
+
+def test_points_of_many_schemes_side_by_side_are_those_of_each(plan: FitPlan) -> None:
+    """With a conductance that is fixed, and at ends of ranges; no digit depends on the others."""
+    rows = plan.document["parameters"]
+    fixed = {**rows, "g": {**rows["g"], "value": 4.0, "fixed": True}}
+    models = models_of(replace(plan, document={**plan.document, "parameters": fixed}))
+    scorers, random = CompleteScorers(models, "cpu"), np.random.default_rng(6)
+    objectives, units = [], []
+    for scheme in Space((4, 4)).schemes[::4]:
+        own = models.plan_of(scheme)
+        objectives.append(own.objective(scorers(scheme, own.problem)))
+        unit = random.uniform(0.4, 0.6, (own.space.n_free, 40))
+        unit[:, 1], unit[::2, 2], unit[1::2, 2] = 0.5, 0.0, 1.0
+        units.append(unit)
+    joined = SchemesObjective(objectives)
+    unit, which = joined_points(units, joined.n_free)
+    found = joined.linearize(unit, which)
+    assert np.isfinite(found.cost).all()
+    for k, (one, own_unit) in enumerate(zip(objectives, units, strict=True)):
+        true, mine, n = one.linearize(own_unit), which == k, one.n_free
+        np.testing.assert_allclose(found.cost[mine], true.cost, rtol=1e-9)
+        for what in ("gradient", "hessian"):
+            array, expected = getattr(found, what)[..., mine], getattr(true, what)
+            own_rows = (slice(n),) * (array.ndim - 1)
+            size = np.abs(expected).max(axis=tuple(range(array.ndim - 1)))
+            np.testing.assert_allclose((array[own_rows] - expected) / size, 0.0, atol=1e-9)
+            assert not array[n:].any()
+    some = random.permutation(unit.shape[1])[:37]
+    part = joined.linearize(unit[:, some], which[some])
+    for array, whole in zip(vars(part).values(), vars(found).values(), strict=True):
+        np.testing.assert_array_equal(array, whole[..., some])
 
 
 def test_what_is_no_part_of_a_complete_graph(plan: FitPlan) -> None:
