@@ -205,15 +205,26 @@ class SchemeTasks:
             else:
                 groups.setdefault(self._group(one), []).append(one)
         for some in groups.values():
-            if some[0].rough is not None:
-                self._halved(some)
-            objective = self._joined([one.fine for one in some])
-            unit, which = joined_points([one.unit for one in some], objective.n_free)
-            ends = refine(objective, unit, _ENDS, well=which)
-            for k, one in enumerate(some):
-                own_ends = ends.take(which == k)
-                unit = own_ends.unit[: one.fine.n_free]
-                found[one.key] = _arrays_of(one.plan, unit, own_ends.cost)
+            try:
+                found |= self._refined(some)
+            except InputError as error:
+                if len(some) == 1:
+                    found[some[0].key] = _failed(error)
+                    continue
+                for one in some:  # the error may be that of one scheme
+                    found |= self._descended({one.key: given[one.key]})
+        return found
+
+    def _refined(self, some: Sequence[_Descent]) -> dict[Key, Arrays]:
+        """Refine the points of descents that share launches."""
+        if some[0].rough is not None:
+            self._halved(some)
+        objective = self._joined([one.fine for one in some])
+        unit, which = joined_points([one.unit for one in some], objective.n_free)
+        ends, found = refine(objective, unit, _ENDS, well=which), {}
+        for k, one in enumerate(some):
+            own = ends.take(which == k)
+            found[one.key] = _arrays_of(one.plan, own.unit[: one.fine.n_free], own.cost)
         return found
 
     def _begun(self, key: Key, given: Arrays) -> _Descent:
