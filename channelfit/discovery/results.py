@@ -17,7 +17,7 @@ from channelfit.discovery.search import Discovery
 from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
-from channelfit.results.comparison import NEAR_BIC, ComparedFit, remarks, scored_fit
+from channelfit.results.comparison import NEAR_BIC, ComparedFit, criteria, remarks, scored_fit
 from channelfit.results.files import SUMMARY, make_folder
 from channelfit.results.identity import file_hashes
 from channelfit.results.quality import SUFFIXES
@@ -138,6 +138,23 @@ class Found:
         """The places of the schemes that the data do not tell from the best one by BIC."""
         return near_best(self.discovery, self.best)
 
+    @cached_property
+    def as_independent(self) -> tuple[float, list[str]]:
+        """How many independent samples the correlated ones of the data amount to.
+
+        Returns: that number, and the schemes that are within NEAR_BIC of the best by BIC with it,
+            the best first; those that were only scanned are among them.
+        """
+        discovery = self.discovery
+        noise = discovery.tasks.models.plan.problem.known_noise_pA
+        time = min(self.compared, key=lambda c: c.cost).correlation_time if self.best else 1.0
+        n = discovery.n_samples / (max(time, 1.0) if noise is None else 1.0)
+        places, floor = discovery.ranked(), discovery.floor
+        fits = [discovery.fits[k] for k in places]
+        bic = [criteria(max(fit.best, floor), fit.n_parameters, n, noise)[1] for fit in fits]
+        order = np.argsort(bic, kind="stable").tolist()
+        return n, [fits[k].scheme.name for k in order if bic[k] - min(bic) <= NEAR_BIC]
+
     def equivalent(self) -> list[tuple[str, str]]:
         """Return the pairs of schemes of which each has the currents of the other."""
         exact = {(f.fitted, f.to) for f in self.follows if f.relative < EQUIVALENT}
@@ -182,6 +199,14 @@ class Found:
             found.append(f"Starts do not agree for {', '.join(doubtful)}: more `starts` may help.")
         found += self._ended()
         found += [f"{text[0].upper()}{text[1:]}." for text in remarks(self.compared)]
+        samples, names = self.as_independent
+        if names != [schemes[k].name for k in near]:
+            all_samples = f"{self.discovery.n_samples:,}"
+            found.append(
+                f"With {samples:,.0f} independent samples in place of {all_samples}, "
+                f"BIC would be lowest for {names[0]} and within {NEAR_BIC:g} of that for "
+                f"{len(names) - 1:,} more of the schemes, fitted or scanned."
+            )
         return found
 
     def _ended(self) -> list[str]:
@@ -248,6 +273,8 @@ class Found:
             "unit": self.unit,
             "best": schemes[self.best[0]].name if self.best else None,
             "near": [schemes[k].name for k in self.near],
+            "independent_samples": self.as_independent[0],
+            "near_of_independent": self.as_independent[1],
             "equivalent": [list(pair) for pair in self.equivalent()],
             "conclusions": self.conclusions(),
             "follows": [vars(one) for one in self.follows],

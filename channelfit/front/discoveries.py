@@ -219,7 +219,7 @@ class DiscoverScreen(DiscoverListener):
     def begin(self, stage: str, total: int = 0) -> None:
         """Show what is being done now."""
         self.screen.begin(stage)
-        self._progress = WorkProgress(self.screen, total, "fits") if total else None
+        self._progress = WorkProgress(self.screen, total, "scans") if total else None
 
     def done(self, name: str, kept: bool, result: Mapping[str, Any], failure: str) -> None:
         """Count a fit."""

@@ -93,7 +93,7 @@ class ComparedFit:
 
 
 def criteria(
-    cost: float, n_parameters: int, n_samples: int, noise_pA: float | None = None
+    cost: float, n_parameters: int, n_samples: float, noise_pA: float | None = None
 ) -> tuple[float, float]:
     """Return AIC and BIC of a fit; -inf for a perfect one if the noise is not known.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import pickle
 import re
 from collections.abc import Iterator, Sequence
@@ -495,6 +496,20 @@ def test_schemes_with_the_same_currents_are_said_to_have_them(plan: FitPlan) -> 
     said = " ".join(found.conclusions())
     assert "have the same currents" in said
     assert "those of the best fit are correlated, up to" in said  # as `compare` says
+    samples, names = found.as_independent
+    time = min(found.compared, key=lambda c: c.cost).correlation_time
+    assert time > 1
+    assert samples == pytest.approx(discovery.n_samples / time)
+    fits = [fit for fit in discovery.fits.values() if not fit.failure]
+    bic = {  # with one more number that is estimated, the noise
+        fit.scheme.name: samples * math.log(fit.best) + (fit.n_parameters + 1) * math.log(samples)
+        for fit in fits
+    }
+    close = [name for name in sorted(bic, key=bic.__getitem__) if bic[name] - min(bic.values()) < 6]
+    assert sorted(names) == sorted(close)
+    assert (f"With {samples:,.0f} independent samples in place of" in said) == (
+        names != [tasks.schemes[k].name for k in found.near]
+    )
     assert "at an end of its range" not in said
     first = found.compared[0]
     names = [p.name for p in first.fit.problem.parameters]
