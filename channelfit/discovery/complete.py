@@ -370,7 +370,7 @@ class SchemesObjective(Objective):
         """Call a function for blocks of n points, by all threads."""
 
         def each(first: int, last: int) -> None:
-            for k in range(first, last):
+            for k in range(first, last):  # one by one, as few points stay in the cache
                 some(k, k + 1)
 
-        side_by_side(each, -(-n // _BLOCK), 1, usable_cores())
+        side_by_side(each, n, _BLOCK, usable_cores())

@@ -17,7 +17,7 @@ from channelfit.discovery.search import Discovery
 from channelfit.reading.csv_tables import csv_rows
 from channelfit.reading.errors import InputError
 from channelfit.reading.files import write_text
-from channelfit.results.comparison import NEAR_BIC, ComparedFit, criteria, remarks, scored_fit
+from channelfit.results.comparison import NEAR_BIC, ComparedFit, remarks, scored_fit
 from channelfit.results.files import SUMMARY, make_folder
 from channelfit.results.identity import file_hashes
 from channelfit.results.quality import SUFFIXES
@@ -145,15 +145,16 @@ class Found:
         Returns: that number, and the schemes that are within NEAR_BIC of the best by BIC with it,
             the best first; those that were only scanned are among them.
         """
-        discovery = self.discovery
-        noise = discovery.tasks.models.plan.problem.known_noise_pA
-        time = min(self.compared, key=lambda c: c.cost).correlation_time if self.best else 1.0
-        n = discovery.n_samples / (max(time, 1.0) if noise is None else 1.0)
-        places, floor = discovery.ranked(), discovery.floor
-        fits = [discovery.fits[k] for k in places]
-        bic = [criteria(max(fit.best, floor), fit.n_parameters, n, noise)[1] for fit in fits]
-        order = np.argsort(bic, kind="stable").tolist()
-        return n, [fits[k].scheme.name for k in order if bic[k] - min(bic) <= NEAR_BIC]
+        discovery, time = self.discovery, 1.0
+        if self.best and discovery.tasks.models.plan.problem.known_noise_pA is None:
+            time = max(time, min(self.compared, key=lambda c: c.cost).correlation_time)
+        n = discovery.n_samples / time
+        bic = {k: discovery.criteria(k, n)[1] for k in discovery.ranked()}
+        order = sorted(bic, key=bic.__getitem__)
+        names = {
+            k: discovery.fits[k].scheme.name for k in order if bic[k] - bic[order[0]] <= NEAR_BIC
+        }
+        return n, list(names.values())
 
     def equivalent(self) -> list[tuple[str, str]]:
         """Return the pairs of schemes of which each has the currents of the other."""
@@ -166,14 +167,20 @@ class Found:
         schemes, near = self.discovery.tasks.schemes, self.near
         if not self.best:
             return ["No scheme could be fitted."]
-        first, n = schemes[self.best[0]], len(self.discovery.fits)
-        text = f"Of {n:,} schemes {first.name} ({first.text}) is the best by BIC"
-        others = ", ".join(f"{schemes[k].name} ({schemes[k].text})" for k in near[1:])
+        first, fits = schemes[self.best[0]], self.discovery.fits
+        text = f"Of {len(fits):,} schemes {first.name} ({first.text}) is the best by BIC"
+        others = [f"{schemes[k].name} ({schemes[k].text})" for k in near[1:]]
+        level = self.discovery.bic(self.best[0]) + NEAR_BIC
+        scanned = [k for k in self.discovery.ranked() if k not in self.best]
+        if n := sum(self.discovery.bic(k) <= level for k in scanned):
+            others.append(f"{n:,} more that were not fitted fully")
         found = [
-            f"{text}; within {NEAR_BIC:g} of it: {others}."
+            f"{text}; within {NEAR_BIC:g} of it: {', '.join(others)}."
             if others
             else f"{text}, by more than {NEAR_BIC:g}."
         ]
+        if failed := sum(bool(fit.failure) for fit in fits.values()):
+            found.append(f"{failed:,} could not be fitted; the table says why.")
         what = "currents" if self.unit == "pA" else "observed numbers"
         for a, b in self.equivalent():
             found.append(f"{a} and {b} have the same {what} under these protocols.")
@@ -200,7 +207,7 @@ class Found:
         found += self._ended()
         found += [f"{text[0].upper()}{text[1:]}." for text in remarks(self.compared)]
         samples, names = self.as_independent
-        if names != [schemes[k].name for k in near]:
+        if samples < self.discovery.n_samples and names != [schemes[k].name for k in near]:
             all_samples = f"{self.discovery.n_samples:,}"
             found.append(
                 f"With {samples:,.0f} independent samples in place of {all_samples}, "

@@ -56,7 +56,7 @@ class Discovery:
 
     Attributes:
         fits: by place of the scheme.
-        faults: by place, why a scheme with a fit could not be assessed.
+        faults: by place, why a scheme with a fit could not be fitted fully or assessed.
     """
 
     tasks: SchemeTasks
@@ -82,13 +82,13 @@ class Discovery:
         """The cost up to which all is rounding: schemes that come there fit alike."""
         return rounding_floor(self.tasks.models.plan.problem, "float64")
 
-    def criteria(self, place: int) -> tuple[float, float]:
-        """Return AIC and BIC of a scheme; inf where it has no fit."""
-        fit = self.fits[place]
+    def criteria(self, place: int, n_samples: float | None = None) -> tuple[float, float]:
+        """Return AIC and BIC of a scheme, as of so many samples; inf where it has no fit."""
+        fit, n = self.fits[place], self.n_samples if n_samples is None else n_samples
         if not math.isfinite(fit.best):
             return math.inf, math.inf
         noise = self.tasks.models.plan.problem.known_noise_pA
-        return criteria(max(fit.best, self.floor), fit.n_parameters, self.n_samples, noise)
+        return criteria(max(fit.best, self.floor), fit.n_parameters, n, noise)
 
     def bic(self, place: int) -> float:
         """Return Schwarz's criterion of a scheme; inf where it has no fit."""
@@ -248,7 +248,7 @@ class Discovery:
                 self.fits[place] = new
             elif not new.failure:
                 self.fits[place] = self._joined(before, new, place)
-            else:
+            elif key[0] not in SHORT:
                 self.faults[place] = new.failure
 
     def _joined(self, before: SchemeFit, new: SchemeFit, place: int) -> SchemeFit:
@@ -266,12 +266,7 @@ class Discovery:
         agreement = before.agreement if new.agreement is None else new.agreement
         if new.agreement is None and self._beats(new.best, place):
             agreement = None
-        return replace(
-            new,
-            unit=unit,
-            cost=cost,
-            agreement=agreement,
-        )
+        return replace(new, unit=unit, cost=cost, agreement=agreement)
 
     def _done(self, key: Key, found: Arrays) -> None:
         self.on_done(key, SchemeFit.of(self.tasks.schemes[int(key[1])], found))

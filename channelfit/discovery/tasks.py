@@ -19,7 +19,7 @@ from channelfit.discovery.complete import CompleteScorers, SchemesObjective
 from channelfit.discovery.models import SchemeModels, unit_of
 from channelfit.discovery.schemes import Scheme
 from channelfit.problem.experiment import Problem, n_scored
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import DeviceError, InputError, NotWritten
 from channelfit.results.comparison import criteria
 from channelfit.results.uncertainty.assessment import assess
 from channelfit.scoring.machine.arrays import to_host
@@ -48,8 +48,11 @@ _AHEAD = 3000.0
 _RIVAL = 1.1
 #: Draws of which each point of a scan is the best, where they are scored quickly.
 _DRAWN = 64
-#: Schemes whose points share launches, at most.
-_BESIDE = 256
+#: Schemes, and about as many points of them, that descend side by side at most: of seven states and
+#: 58 parameters they need half a gigabyte.
+_BESIDE, _POINTS = 256, 8192
+#: Errors that are not those of a scheme, and may not come again.
+_PASSING = (DeviceError, NotWritten)
 #: Iterations from points that are near a minimum, and of a fit to the currents of another scheme.
 _ENDS, _TO_CURRENTS = 30, 200
 
@@ -158,7 +161,10 @@ class SchemeTasks:
 
     @single_threaded_blas()
     def compute(self, key: Key, arguments: Arrays | None = None) -> Arrays:
-        """Fit a scheme; one that fails leaves its reason in the result."""
+        """Fit a scheme; one that fails leaves its reason in the result.
+
+        Raises DeviceError, NotWritten: the machine failed, not the scheme.
+        """
         kind, place, number = str(key[0]), int(key[1]), int(key[2])
         given = self.given[key] if arguments is None else arguments
         if kind in SHORT:
@@ -171,6 +177,8 @@ class SchemeTasks:
                 return self._assessed(plan, place, given)
             with nullcontext() if self.complete is None else self.complete.pool.turn():
                 return self._fitted(plan, self._scorer(place, plan.problem), place, number, given)
+        except _PASSING:
+            raise
         except InputError as error:
             return _failed(error)
 
@@ -179,8 +187,10 @@ class SchemeTasks:
 
         Yields: as of an executor; each has the result that it has by `compute`, to the last digit.
         """
-        for first in range(0, len(keys), _BESIDE):
-            some = {key: self.given[key] for key in keys[first : first + _BESIDE]}
+        # a scan has as many known points as it draws, and the best one
+        most = max(1, min(_BESIDE, _POINTS // (2 * self.effort.starts + 1)))
+        for first in range(0, len(keys), most):
+            some = {key: self.given[key] for key in keys[first : first + most]}
             with single_threaded_blas():
                 found = self._descended(some)
             yield from found.items()
@@ -200,6 +210,8 @@ class SchemeTasks:
         for key, own in given.items():
             try:
                 one = self._begun(key, own)
+            except _PASSING:
+                raise
             except InputError as error:
                 found[key] = _failed(error)
             else:
@@ -208,19 +220,21 @@ class SchemeTasks:
             try:
                 found |= self._refined(some)
             except InputError as error:
-                if len(some) == 1:
+                half = len(some) // 2
+                if half:  # the error may be that of one scheme, or memory suffice for fewer
+                    for part in (some[:half], some[half:]):
+                        found |= self._descended({one.key: given[one.key] for one in part})
+                elif isinstance(error, _PASSING):
+                    raise
+                else:
                     found[some[0].key] = _failed(error)
-                    continue
-                for one in some:  # the error may be that of one scheme
-                    found |= self._descended({one.key: given[one.key]})
         return found
 
     def _refined(self, some: Sequence[_Descent]) -> dict[Key, Arrays]:
         """Refine the points of descents that share launches."""
         if some[0].rough is not None:
             self._halved(some)
-        objective = self._joined([one.fine for one in some])
-        unit, which = joined_points([one.unit for one in some], objective.n_free)
+        objective, unit, which = self._joined([one.fine for one in some], some)
         ends, found = refine(objective, unit, _ENDS, well=which), {}
         for k, one in enumerate(some):
             own = ends.take(which == k)
@@ -243,18 +257,25 @@ class SchemeTasks:
         return _Descent(key, plan, fine, unit, rough, new, given["unit"][:, :1])
 
     def _group(self, one: _Descent) -> Any:
-        """Return what descents have in common that can share launches."""
+        """Return what descents have in common that can share launches.
+
+        Those to observations do not: their last digits depend on how many points there are.
+        """
         plain = one.fine.is_plain and (one.rough is None or one.rough.is_plain)
-        if self.complete is None or not plain:
+        observed = any(e.observations for e in one.plan.problem.experiments)
+        if self.complete is None or not plain or observed:
             return one.key
         scheme = self.schemes[int(one.key[1])]
         return scheme.n, scheme.n_open
 
-    def _joined(self, objectives: Sequence[Objective]) -> Objective:
-        """Return the objectives of a group as one."""
-        if self.complete is None or not objectives[0].is_plain:
-            return objectives[0]
-        return SchemesObjective(objectives)
+    def _joined(
+        self, objectives: Sequence[Objective], some: Sequence[_Descent]
+    ) -> tuple[Objective, np.ndarray, np.ndarray]:
+        """Return the objectives of a group as one, its points, and the descent of each."""
+        first = objectives[0]
+        shared = self.complete is not None and first.is_plain
+        objective = SchemesObjective(objectives) if shared else first
+        return objective, *joined_points([one.unit for one in some], objective.n_free)
 
     def _halved(self, scans: Sequence[_Descent]) -> None:
         """Refine the points of scans; again and again the better half of each goes on.
@@ -263,8 +284,8 @@ class SchemeTasks:
         """
         number = int(scans[0].key[2])
         iterations, least = ITERATIONS[number], max(1, 2 >> number)
-        objective = self._joined([cast(Objective, one.rough) for one in scans])
-        unit, which = joined_points([one.unit for one in scans], objective.n_free)
+        rough = [cast(Objective, one.rough) for one in scans]
+        objective, unit, which = self._joined(rough, scans)
         new = np.concatenate([one.new for one in scans])
         points = begin(objective, unit, which)
         for k in range(iterations):

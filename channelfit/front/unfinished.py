@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from channelfit.front.interrupts import held
-from channelfit.reading.errors import InputError, NotWritten
+from channelfit.reading.errors import DeviceError, InputError, NotWritten
 from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.results.run_folder import RunFolder
 
@@ -49,9 +49,9 @@ class UnfinishedRun(RunFolder):
     def stop(self, error: BaseException) -> InputError | None:
         """See `RunFolder.stop`; a run without results is discarded if the error would come again.
 
-        A mistake in the data would, and a full disk or a signal need not.
+        A mistake in the data would, and a full disk, a GPU that fails or a signal need not.
         """
-        transient = isinstance(error, KeyboardInterrupt | NotWritten | OSError)
+        transient = isinstance(error, KeyboardInterrupt | NotWritten | DeviceError | OSError)
         is_open = self.checkpoint.results is not None
         if not (self.resumed or (is_open and (self.checkpoint.has_results or transient))):
             self.discard()

@@ -52,6 +52,10 @@ class NotWritten(InputError):
     """A file cannot be written for want of space or permission; the same may succeed later."""
 
 
+class DeviceError(InputError):
+    """A GPU fails or lacks memory; the same may succeed later, or with less at a time."""
+
+
 def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:
     """Return "; did you mean X?" with the known names nearest to an unknown one; else a full stop.
 

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from channelfit.scoring.machine.arrays import to_host
-from channelfit.scoring.scorer import ChannelScorer, InnerScorer, Linearization, Score
+from channelfit.scoring.scorer import ChannelScorer, InnerScorer
 
-_Found = TypeVar("_Found", Score, Linearization)
+#: A Score or Linearization, whose arrays have candidates last; of a call made alone, anything.
+_Found = TypeVar("_Found")
 
 
 class Interrupted(Exception):
@@ -193,14 +194,7 @@ class PooledScorer(InnerScorer):
         self.xp, self.pool, self._together = np, pool, inner.fix_jobs(n_jobs)
 
     def simulate(self, parameters: Any) -> list[np.ndarray]:
-        found: list[np.ndarray] = []
-
-        def one(some: np.ndarray) -> Score:
-            found.extend(self.inner.simulate(some))
-            return Score(np.empty(0), np.empty(0, np.int8))
-
-        self.pool.call(object(), one, to_host(parameters))
-        return found
+        return self.pool.call(object(), self.inner.simulate, to_host(parameters))
 
     def _passed(self, name: Hashable, function: Callable[[Any], Any], parameters: Any) -> Any:
         own = (id(self), name) if self._together else object()

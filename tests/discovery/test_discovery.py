@@ -32,8 +32,9 @@ from channelfit.front.main import main
 from channelfit.model.evaluation import evaluate
 from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.documents import Section, dump_yaml
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import DeviceError, InputError
 from channelfit.reading.keys import KEYS
+from channelfit.search.objective import Local
 from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
 from channelfit.tasks.executor import SerialExecutor, TaskSet
@@ -422,6 +423,67 @@ def test_points_of_many_schemes_side_by_side_are_those_of_each(plan: FitPlan) ->
         np.testing.assert_array_equal(array, whole[..., some])
 
 
+@pytest.fixture
+def descents(plan: FitPlan) -> Discovery:
+    """Schemes of four states, as on a GPU, with points from which they descend together."""
+    tasks = tasks_of(plan, states=4, cycles=1)
+    tasks = replace(tasks, complete=CompleteScorers(tasks.models, "cpu"))
+    random, given = np.random.default_rng(7), {}
+    for k, scheme in enumerate(tasks.schemes):
+        n_free = tasks.models.plan_of(scheme).space.n_free
+        given["down", k, 0] = {"unit": random.uniform(0.4, 0.6, (n_free, 2))}
+    return Discovery(replace(tasks, given=given))
+
+
+def test_a_scheme_that_fails_among_others_fails_alone(
+    descents: Discovery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others keep their bits."""
+    expected, made = descents._computed(descents.tasks.given), SchemesObjective.linearize
+    models, third = descents.tasks.models, descents.tasks.schemes[2]
+    own = models.plan_of(third)
+    scorer = CompleteScorers(models, "cpu")(third, own.problem)
+    (bad,) = SchemesObjective([own.objective(scorer)])._embedding.power
+
+    def linearize(self: SchemesObjective, unit: np.ndarray, well: np.ndarray) -> Local:
+        if any(np.array_equal(one, bad) for one in self._embedding.power):
+            raise InputError("its rates overflow")
+        return made(self, unit, well)
+
+    monkeypatch.setattr(SchemesObjective, "linearize", linearize)
+    found = descents._computed(descents.tasks.given)
+    assert found.keys() == expected.keys()
+    for key, one in found.items():
+        if key[1] == 2:
+            assert b"its rates overflow" in bytes(one["facts"])
+        else:
+            assert all(np.array_equal(one[name], expected[key][name]) for name in one)
+
+
+@pytest.mark.parametrize("most", [9, 0])
+def test_a_device_that_fails_is_no_failure_of_a_scheme(
+    descents: Discovery, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, most: int
+) -> None:
+    """Fewer schemes share its memory; where even one is too many nothing is kept."""
+    expected, made = descents._computed(descents.tasks.given), SchemesObjective.linearize
+
+    def linearize(self: SchemesObjective, unit: np.ndarray, well: np.ndarray) -> Local:
+        if unit.shape[1] > most:
+            raise DeviceError("the GPU's memory does not suffice")
+        return made(self, unit, well)
+
+    monkeypatch.setattr(SchemesObjective, "linearize", linearize)
+    if most:
+        found = descents._computed(descents.tasks.given)
+        for key, one in found.items():
+            assert all(np.array_equal(one[name], expected[key][name]) for name in one)
+        return
+    descents.store = ResultStore(tmp_path / "results.bin")
+    with pytest.raises(DeviceError, match="does not suffice"):
+        descents._computed(descents.tasks.given)
+    assert not descents.store.keys
+
+
 def test_what_is_no_part_of_a_complete_graph(plan: FitPlan) -> None:
     """Rates of another form, of range 0, per cell, and those that overflow where there is none."""
     scheme, a = Space((3, 3)).schemes[0], {"unit": "1/ms", "scale": "log"}
@@ -511,6 +573,9 @@ def test_schemes_with_the_same_currents_are_said_to_have_them(plan: FitPlan) -> 
         names != [tasks.schemes[k].name for k in found.near]
     )
     assert "at an end of its range" not in said
+    assert "by more than 6" not in said
+    alone = replace(found, best=found.best[:1], compared=found.compared[:1]).conclusions()
+    assert "within 6 of it: 1 more that were not fitted fully" in alone[0]
     first = found.compared[0]
     names = [p.name for p in first.fit.problem.parameters]
     ends = {p.name: p.upper for p in first.fit.problem.parameters}

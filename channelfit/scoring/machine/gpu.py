@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from channelfit.reading.errors import InputError
+from channelfit.reading.errors import DeviceError, InputError
 from channelfit.scoring.machine.announcements import announced
 from channelfit.scoring.machine.cache import keep, kept, private_folder
 
@@ -406,7 +406,7 @@ def numbered_lines(text: str, message: str) -> str:
 
 @contextmanager
 def gpu_errors() -> Iterator[None]:
-    """Turn errors of CUDA and CuPy within the block into an InputError with a remedy.
+    """Turn errors of CUDA and CuPy within the block into a DeviceError with a remedy.
 
     An error without a known meaning passes unchanged: it is a defect.
     """
@@ -418,7 +418,7 @@ def gpu_errors() -> Iterator[None]:
         meaning = _meaning(str(error)) if _from_cuda(error) else None
         if meaning is None:
             raise
-        raise InputError(meaning.format(memory=_memory(error))) from error
+        raise DeviceError(meaning.format(memory=_memory(error))) from error
 
 
 def occupancy(kernel: Any, threads_per_block: int, shared_bytes: int = 0) -> Occupancy:
