@@ -202,7 +202,8 @@ def test_ramps_in_pieces(device: str) -> None:
     same_bits(test, plated.linearize(parameters[:, [4]], well[[4]]), [4])
 
 
-@pytest.mark.parametrize("states", slow_but([3], [3, MOST_STATES]))
+@pytest.mark.slow
+@pytest.mark.parametrize("states", [3, MOST_STATES])
 def test_nvrtc_accepts_the_text(states: int) -> None:
     """Also the pieces of the largest scheme that a block has room for."""
     source = CudaTangentSource(chain_of(states))

@@ -139,7 +139,8 @@ def test_a_newton_that_fails_is_told(device):
             scheme.take(out[0])
 
 
-@pytest.mark.parametrize("dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_the_text_compiles_for_a_device_without_spilling_much(dtype):
     """A kernel that spills its state to memory would be right, and slow."""
     most = RungeKuttaCuda.most_nodes[dtype]  # the largest that a thread takes

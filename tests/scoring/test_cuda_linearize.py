@@ -177,7 +177,7 @@ def with_finer_steps(problem: Problem, times: int = 4) -> Problem:
 @pytest.mark.parametrize(
     "name",
     slow_but(
-        ["model_b"],
+        ["scheme and leak"],
         [
             "model_b",
             "cycle",

@@ -417,6 +417,7 @@ def test_which_problems_a_gpu_linearizes_by_moments(device):
     assert not serves_on_a_gpu(problem_of(model_named("na_hh")), always=True)
 
 
-@pytest.mark.parametrize("architecture", slow_but(["sm_90"], ["sm_75", "sm_80", "sm_90"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ["sm_75", "sm_80", "sm_90"])
 def test_the_text_compiles_for_a_device(architecture):
     compile_with_nvrtc(CudaMomentTangentSource(line(12)).specialized(16), architecture)

@@ -306,6 +306,7 @@ def problem_of(samples: int) -> Callable[[ChannelModel], Problem]:
     return lambda model: Problem(model, (Experiment(protocol, recording_of(protocol, 0)),))
 
 
+@pytest.mark.slow
 def test_jobs_lists_and_blocks_on_a_gpu(device, monkeypatch):
     """Runs that jobs share, warps that are not full, candidates too stiff for the tables, sorted or
     in the order in which they are given.
