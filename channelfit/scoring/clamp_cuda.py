@@ -33,6 +33,9 @@ class ClampCudaScorer(ClampScorer):
         self._modules: dict[str, gpu.CudaKernel] = {}
         self._arrays: dict[tuple[int, bool], list[Any]] = {}
 
+    def fix_jobs(self, n: int) -> bool:
+        return True  # one job each, and each candidate has its own mesh
+
     def score(self, parameters: Any) -> Score:
         """Return cost and status, on the GPU if the parameters are."""
         found = super().score(to_host(parameters))

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import sympy
 
+from channelfit.problem.clamp import Clamp
 from channelfit.problem.experiment import Problem
 from channelfit.scoring import cuda
 from channelfit.scoring.cpu import CpuScorer
@@ -20,7 +22,7 @@ from channelfit.scoring.cuda_launch import Launched
 from channelfit.scoring.pooled import Interrupted, Pool, PooledScorer
 from channelfit.scoring.scorer import ChannelScorer, Score, make_scorer
 from support.differences import errors
-from support.schemes import any_scheme, candidates, held, scored
+from support.schemes import any_scheme, candidates, held, model_named, scored
 from support.truths import slow_but
 
 # --- the pool -------------------------------------------------------------------------------------
@@ -168,13 +170,17 @@ def test_threads_get_what_each_would_get_alone() -> None:
 # --- scorers --------------------------------------------------------------------------------------
 
 
-PROBLEMS = ["model_b", "na_hh", "held model_b", "3", "6"]
+PROBLEMS = ["model_b", "na_hh", "held model_b", "clamped", "3", "6"]
 #: Of schemes with occupancies that may oscillate, by number of states.
 SEEDS = {"3": 8, "6": 9}
 
 
 def problem_named(name: str) -> Problem:
-    """Held and moving; or held alone, also of schemes that may oscillate."""
+    """Held and moving; or held alone, also of schemes that may oscillate, or through a clamp."""
+    if name == "clamped":
+        clamp = Clamp(series_resistance=sympy.Float(8), membrane_capacitance=sympy.Float(20))
+        clamped = (replace(e, clamp=clamp) for e in held("model_b").experiments[:1])
+        return Problem(model_named("model_b"), tuple(clamped))
     if name.isdigit():
         return Problem(any_scheme(int(name), SEEDS[name]), held("model_b").experiments)
     return held(name.removeprefix("held ")) if name.startswith("held") else scored(name)
@@ -195,7 +201,7 @@ def test_with_fixed_jobs_no_digit_depends_on_how_many_candidates_there_are(
     parameters[:, 3] *= 1.7
     scorer = make_scorer(problem, "cuda")
     assert scorer.fix_jobs(8)
-    truth = CpuScorer(problem).linearize(parameters)
+    truth = make_scorer(problem, "cpu").linearize(parameters)
     assert max(errors(scorer.linearize(parameters), truth, parameters)) < 1e-7
     for method in (scorer.score, scorer.preview, scorer.rescore, scorer.linearize):
         whole = vars(method(parameters))
