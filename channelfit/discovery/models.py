@@ -303,7 +303,9 @@ class SchemeModels:
             others = {k: v for k, v in values.items() if k.partition("[")[0] in mine}
             new = _LEAVING if parent.n < child.n else _NEW
             for new_rates in new if len(known) < len(ways) else new[:1]:
-                rates = self._with_new(child, known, *new_rates) if self.exponential else known
+                rates: Mapping[Edge, Mapping[str, float]] = known
+                if self.exponential:
+                    rates = self._in_ranges(child, self._with_new(child, known, *new_rates))
                 own = dict(others)
                 for way, suffix in self._suffixes(child).items():
                     own |= {f"{name}_{suffix}": x for name, x in rates.get(way, {}).items()}
@@ -335,6 +337,26 @@ class SchemeModels:
                 a = size * math.exp(max(sign * ratio - most, -600.0))
                 rates[way] = {"a": a, "z": sign * slope}
         return rates
+
+    def _in_ranges(
+        self, child: Scheme, rates: Mapping[Edge, Mapping[str, float]]
+    ) -> dict[Edge, Mapping[str, float]]:
+        """Return rates a*exp(z*v) of a child of which the ranges hold each a, where that can be.
+
+        One that follows from others in the parent has no range there, and may be free in the child.
+        Both directions of a transition are scaled alike, which changes no equilibrium.
+        """
+        own, found = {p.name: p for p in self.plan_of(child).problem.parameters}, dict(rates)
+        names = self._suffixes(child)
+        for edge in child.edges:
+            ways = edge, edge[::-1]
+            free = [(own[f"a_{names[way]}"], rates[way]["a"]) for way in ways if way in names]
+            free = [(p, a) for p, a in free if a > 0 and not p.fixed]
+            low = max((p.lower / a for p, a in free), default=0.0)
+            high = min((p.upper / a for p, a in free), default=math.inf)
+            scale = max(low, min(1.0, high))
+            found |= {way: {**rates[way], "a": scale * rates[way]["a"]} for way in ways}
+        return found
 
     def _suffixes(self, scheme: Scheme) -> dict[Edge, str]:
         """Return the ending of the names of parameters for each transition that has its own."""

@@ -204,6 +204,33 @@ def test_a_child_begins_near_the_currents_of_its_parent(plan: FitPlan, reversibl
     assert checked > 10
 
 
+def test_rates_of_a_child_stay_within_their_ranges(plan: FitPlan) -> None:
+    """At steep rates, of which those that follow from others are beyond the ranges of free ones."""
+    models, random = models_of(plan), np.random.default_rng(5)
+    outside = 0
+    for child in Space((4, 4), cycles=2).schemes:
+        own = {p.name: p for p in models.plan_of(child).problem.parameters}
+        for parent, states in filter(None, map(child.without_edge, child.edges)):
+            space = models.plan_of(parent).space
+            values = space.to_physical(random.uniform(0.1, 0.9, (space.n_free, 1)))[:, 0].tolist()
+            known = dict(zip((p.name for p in space.parameters), values, strict=True))
+            (first, *_) = models.inherited(child, [(parent, states, known)])
+            before = models._rates(parent, known)
+            after = models._rates(child, first)
+            apart = max(after[way]["a"] / after[way[::-1]]["a"] for way in after)
+            for name, value in first.items():
+                if name.startswith("a_"):
+                    assert value >= own[name].lower * (1 - 1e-9)
+                    # unless both directions are further apart than the ends of the range
+                    assert value <= own[name].upper * (1 + 1e-9) or apart > 1e10
+            for (i, j), rate in before.items():
+                way = states[i], states[j]
+                outside += after[way]["a"] != rate["a"]
+                back = before[j, i]["a"] / rate["a"]
+                assert after[way[::-1]]["a"] / after[way]["a"] == pytest.approx(back, rel=1e-9)
+    assert outside > 10
+
+
 def test_rough_costs_are_those_of_the_file_where_nothing_is_a_ramp(plan: FitPlan) -> None:
     """With a conductance that the file solves, and one that it does not."""
     for how in ("none", "g"):
