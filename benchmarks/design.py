@@ -253,7 +253,7 @@ def delta_bic(task: tuple[SeparationPlan, cf.Protocol, int, np.ndarray, np.ndarr
     bics = []
     for subject, known in zip(plan.subjects, (true, wrong), strict=True):
         experiment = plan.experiment(subject, protocol, noisy)
-        cost = best_fits(subject, experiment, known, number, *DRAWN)[1][0]
+        cost = best_fits(subject, [experiment], known, number, *DRAWN)[1][0]
         bics.append(criteria(cost, len(subject.free), current.size)[1])
     return bics[1] - bics[0]
 

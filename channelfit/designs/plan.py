@@ -35,7 +35,8 @@ Array = np.ndarray
 
 #: The criterion of a vector for which it is not finite.
 FAILED = 1e10
-#: A parameter stays open whose expected standard error exceeds this part of its value.
+#: A parameter stays open whose expected standard error exceeds this part of its value, or this part
+#: of that which its range alone leaves.
 _OPEN = 0.5
 #: The step of the logarithm of a parameter by which derivatives of currents are computed.
 _STEP = 1e-4
@@ -359,17 +360,30 @@ class ParameterPlan(DesignPlan):
         errors = [float(100 * np.exp(0.5 * np.log(variance).mean())) for variance in variances]
         names = [name for name, *_ in known]
         left = [name for name, e in zip(names[:n], errors, strict=False) if e > 100 * _OPEN]
-        remark = f"It is expected to determine all {n} parameters."
+        alone = 100 * np.exp(-0.5 * np.log(prior_of(subject, self.scales)).mean(axis=1))
+        ranges = [
+            name
+            for name, e, most in zip(names[:n], errors, alone, strict=False)
+            if e > _OPEN * most and name not in left
+        ]
+        remarks = []
         if left:
             size_text = f"above {100 * _OPEN:g} % of the value"
-            remark = (
+            remarks.append(
                 f"Not determined by it: {', '.join(left)} (expected standard error {size_text})."
             )
+        if ranges:
+            remarks.append(
+                f"Known from the range rather than by it: {', '.join(ranges)} (expected standard "
+                f"error above {100 * _OPEN:g} % of what the range alone leaves)."
+            )
+        if not remarks:
+            remarks.append(f"It is expected to determine all {n} parameters.")
         return Findings(
             {name: {"error, %": e} for name, e in zip(names, errors, strict=True)},
             {name: {"value": value, "unit": unit} for name, value, unit in known},
             float(np.exp(np.mean(np.log(errors[n:] if self.criterion == "V" else errors[:n])))),
-            [remark],
+            remarks,
         )
 
     def drawn(

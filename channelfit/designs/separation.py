@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -42,6 +43,9 @@ _ROUNDS, _NEAR, _REMEMBERED = 8, 0.02, 2
 _DRAWN, _REFINED, _ITERATIONS = 1024, 12, 100
 #: Points from which a rival is fitted to the next protocol.
 _KEPT = 3
+#: Random protocols under all of which at once each rival is fitted at first, how many drawn points,
+#: and how many of them are refined in how many iterations.
+_AT_ONCE, _AT_FIRST = 2, (4096, 32, 300)
 #: A rival equals a scheme of whose current its best fit leaves less than this part.
 _EQUAL = 1e-6
 #: What is known of the factor beforehand, as a precision: much smaller distances count as none.
@@ -78,16 +82,35 @@ class SeparationPlan(DesignPlan):
     small = False
     words = "the least distance of its currents is"
 
-    @property
+    @cached_property
     def first(self) -> list[Rival]:
-        """Each scheme, with its own values, as the rival of each vector of each other one."""
-        return [
-            Rival(j, i, m, other.members)
-            for i, true in enumerate(self.subjects)
-            for j, other in enumerate(self.subjects)
-            for m in range(true.members.shape[1])
-            if i != j
-        ]
+        """Each scheme as the rival of each vector of each other one.
+
+        It is known from its own values, and from a thorough fit under several protocols at once. A
+        scheme that contains the other one has its currents there, and so under all protocols: a fit
+        to one protocol that misses this minimum would make up a distance.
+        """
+        random = np.random.default_rng([self.seed, 1])
+        vectors = [self.waveform.random(random) for _ in range(_AT_ONCE)]
+        protocols = [self.protocol(x, f"random {k}") for k, x in enumerate(vectors)]
+        found = []
+        for i, true in enumerate(self.subjects):
+            currents = [true.simulated(protocol, true.members) for protocol in protocols]
+            for j, other in enumerate(self.subjects):
+                for m in range(true.members.shape[1]) if i != j else ():
+                    pairs = zip(protocols, currents, strict=True)
+                    experiments = [
+                        self.experiment(other, p, current[:, :, m])
+                        for p, current in pairs
+                        if np.isfinite(current[np.isfinite(p.voltage())]).all()
+                    ]
+                    known = other.members
+                    if experiments:
+                        fits, costs = best_fits(other, experiments, known, self.seed, *_AT_FIRST)
+                        good = np.isfinite(costs[:_KEPT])
+                        known = np.concatenate([fits[:, :_KEPT][:, good], known], axis=1)
+                    found.append(Rival(j, i, m, known))
+        return found
 
     def search(self, x: Array) -> tuple[Array, float]:
         """See `DesignPlan`; the criterion is the logarithm of one over the root of the distance."""
@@ -104,6 +127,9 @@ class SeparationPlan(DesignPlan):
             if best[1] - promised < _NEAR:
                 break
             latest = self.refitted(self.protocol(x, "next"), latest)
+            latest = [rival for rival in latest if rival.part > _EQUAL]
+            if not latest:
+                break
             found = _criterion(latest)
             if found < best[1]:
                 best = x, found
@@ -191,7 +217,7 @@ class SeparationPlan(DesignPlan):
     ) -> Rival:
         subject, own = self.subjects[rival.scheme], self.subjects[rival.truth]
         experiment = self.experiment(subject, protocol, current)
-        known, costs = best_fits(subject, experiment, rival.known, self.seed)
+        known, costs = best_fits(subject, [experiment], rival.known, self.seed)
         problem = Problem(subject.model, (experiment,))
         cost, n = float(costs[0]), n_scored(problem)
         if not np.isfinite(cost):
@@ -215,20 +241,21 @@ class SeparationPlan(DesignPlan):
 
 def best_fits(
     subject: Subject,
-    experiment: Experiment,
+    experiments: Sequence[Experiment],
     known: Array,
     seed: int,
     drawn: int = _DRAWN,
     refined: int = _REFINED,
+    iterations: int = _ITERATIONS,
 ) -> tuple[Array, Array]:
     """Return fits (n_parameters, n) of a scheme, the best first, and their costs (n,), pA^2.
 
     Arguments:
         known: (n_parameters, n) values from which to begin, base units.
         drawn: points that are drawn in the ranges, of which so many are `refined` that have the
-            lowest costs.
+            lowest costs, in so many `iterations`.
     """
-    problem = Problem(subject.model, (experiment,))
+    problem = Problem(subject.model, tuple(experiments))
     space, floor = SearchSpace(problem.parameters), rounding_floor(problem, "float64")
     bounds = in_fit(subject.bounds, problem)
     objective = Objective(space, make_scorer(problem, "auto"), bounds, floor=floor)
@@ -236,7 +263,7 @@ def best_fits(
     unit = objective.sample(drawn, np.random.default_rng(seed))
     order = np.argsort(objective.score(unit).cost, kind="stable")[:refined]
     starts = np.concatenate([space.to_unit(known), unit[:, order]], axis=1)
-    ends = refine(objective, starts, _ITERATIONS)
+    ends = refine(objective, starts, iterations)
     order = np.argsort(ends.cost, kind="stable")
     return objective.physical(ends.unit[:, order]), ends.cost[order]
 

@@ -74,6 +74,13 @@ class SchemeModels:
                 "has several currents, or the printed form; a model with `current` is needed",
                 plan.model_file,
             )
+        levels = (plan.document.get("current") or {}).get("open")
+        if isinstance(levels, Mapping) and len(set(levels.values())) > 1:
+            raise InputError(
+                "open states of different conductance are not searched; a list of them is needed",
+                plan.model_file,
+                "current.open",
+            )
         plan.problem.model.refuse_gating(
             "schemes are compared by what flows through them, and charges name transitions of one"
         )
@@ -87,6 +94,8 @@ class SchemeModels:
         chooses = section.choice("voltage") == "choose"
         if chooses and rate != RATE:
             raise section.error(f"only rates {RATE} can be chosen from", "voltage")
+        if chooses and not {"a", "z"} <= rows.keys():
+            raise section.error("a and z must be among `parameters`, of each transition", "voltage")
         return cls(plan, str(rate), rows, section.flag("reversible"), chooses)
 
     # --- the document -----------------------------------------------------------------------------
@@ -153,6 +162,7 @@ class SchemeModels:
                 break
             words = more
         found = {k: {n: row for n, row in own.items() if n in words} for k, own in rows.items()}
+        kept.pop("definitions", None)
         return {**kept, **{key: own for key, own in found.items() if own or key == "parameters"}}
 
     @property

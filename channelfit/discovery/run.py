@@ -73,7 +73,7 @@ def ready(
     space, models = read_space(keys), SchemeModels.read(plan, keys)
     effort = Effort(*(keys.integer(key) for key in ("scan", "starts", "keep")))
     keys.finish()
-    schemes = tuple(space.schemes)
+    schemes = tuple(one for one in space.schemes if one.n_open < one.n)  # others do not gate
     if len(schemes) < 2:
         raise keys.error("leaves one scheme, so that there is nothing to compare")
     own = models.plan_of(schemes[0])

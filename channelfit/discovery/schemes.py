@@ -99,13 +99,14 @@ class Scheme:
 
     @property
     def text(self) -> str:
-        """The scheme in a line, such as ``C2-C1-O, C3-O``."""
+        """The scheme in a line, such as ``C2-C1-O, C3-O``, and the states of subunits behind it."""
         n_way = next((k for k, p in enumerate(pairwise(self.order), 1) if not self.joined[p]), None)
         way = self.order[:n_way]
         drawn = {frozenset(pair) for pair in pairwise(way)}
         rest = [(j, i) for i, j in self.edges if frozenset((i, j)) not in drawn]
         lines = ["-".join(self.states[k] for k in line) for line in (way, *rest)]
-        return ", ".join(lines)
+        arm = f" (subunits {'-'.join(self.states[k] for k in self.arm)})" if self.arm else ""
+        return ", ".join(lines) + arm
 
     def without_state(self, state: int) -> tuple[Scheme, tuple[int, ...]] | None:
         """Return the scheme without a state, and which state of this one each of its states is.

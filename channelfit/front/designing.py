@@ -199,16 +199,16 @@ class Design:
 def design(
     model: Scheme,
     *,
-    separate: Sequence[Scheme] = (),
+    separate: Sequence[Scheme] | Scheme = (),
     length: float | str = "15 s",
     segments: str = "20 step",
     noise: float | str | Fit | os.PathLike[str] = "10 pA",
     limits: Mapping[str, Any] | None = None,
     criterion: str = "log",
     parameters: Sequence[str] | str = (),
-    predict: Sequence[Protocol | str | os.PathLike[str]] = (),
+    predict: Sequence[Protocol | str | os.PathLike[str]] | Protocol | str = (),
     ensemble: Mapping[str, Any] | None = None,
-    compare: Sequence[Protocol | str | os.PathLike[str]] = (),
+    compare: Sequence[Protocol | str | os.PathLike[str]] | Protocol | str = (),
     starts: int = 8,
     iterations: int = 100,
     seed: int = 0,
@@ -269,8 +269,9 @@ def design(
         9
     """
     names = [parameters] if isinstance(parameters, str) else list(parameters)
+    others = [separate] if isinstance(separate, str | os.PathLike | Model | Fit) else separate
     plan, cautions = design_plan(
-        [_read(one) for one in (model, *separate)],
+        [_read(one) for one in (model, *others)],
         values,
         **grouped("limits", limits),
         **grouped("ensemble", ensemble),
@@ -333,7 +334,12 @@ def design_plan(
     spread = number("spread", "none")
     if not 0 <= spread <= _GREATEST_SPREAD:
         raise InputError(f"{spread:g} is not within 0 and {_GREATEST_SPREAD:g}", key="spread")
-    subjects, cautions, names = list[Subject](), list[Caution](), set[str]()
+    if type(given["worst"]) is not bool:
+        raise InputError(f"true or false was expected, not {shown(given['worst'])}", key="worst")
+    if type(given["seed"]) is not int or given["seed"] < 0:
+        raise InputError(f"0 or more was expected, not {shown(given['seed'])}", key="seed")
+    subjects, names = list[Subject](), set[str]()
+    cautions = _of_numbers(given, limits)
     for k, (channel, fit, file) in enumerate(schemes):
         model = channel.with_values(values_with(channel, values if k == 0 else None))
         title = model.name + "'" * sum(name.rstrip("'") == model.name for name in names)
@@ -369,6 +375,20 @@ def design_plan(
             key="separate",
         )
     return SeparationPlan(**common), cautions
+
+
+def _of_numbers(given: Mapping[str, Any], limits: Limits) -> list[Caution]:
+    """Return what looks wrong about options that others make useless, or that are rounded."""
+    found, usual = [], grouped("ensemble")
+    for name in ("spread", "worst"):
+        if given["members"] == 1 and given[name] != usual[name]:
+            then = "it is of several `members`, and there is one"
+            found.append(Caution(name, f"{given[name]} has no effect", then))
+    n = limits.length / limits.sampling if limits.sampling > 0 else 0.0
+    if abs(n - round(n)) > 1e-6 * n:
+        value = f"{limits.length:g} ms is no whole number of samples of {limits.sampling:g} ms"
+        found.append(Caution("length", value, f"{int(n) * limits.sampling:g} ms are designed"))
+    return found
 
 
 def _read(scheme: Scheme) -> ReadScheme:
@@ -447,8 +467,12 @@ def _noise(given: Any, limits: Limits) -> tuple[float, NoiseSpectrum | None, lis
     return found.sigma_pA, found.spectrum, cautions
 
 
-def loaded(protocols: Sequence[Protocol | str | os.PathLike[str]]) -> list[Protocol]:
-    """Return protocols, read where they are files."""
+def loaded(
+    protocols: Sequence[Protocol | str | os.PathLike[str]] | Protocol | str | os.PathLike[str],
+) -> list[Protocol]:
+    """Return one or several protocols, read where they are files."""
+    if isinstance(protocols, Protocol | str | os.PathLike):
+        protocols = [protocols]
     return [p if isinstance(p, Protocol) else Protocol.load(p) for p in protocols]
 
 
@@ -511,6 +535,9 @@ def _check(subject: Subject, common: Mapping[str, Any], own: Mapping[str, Any]) 
 
 def segments_of(text: str) -> tuple[str, ...]:
     """Return kinds of segments from a text such as ``10 step, 2 ramp, sines``."""
+    if not isinstance(text, str):
+        words = f"a text such as '10 step, 2 ramp' was expected, not {shown(text)}"
+        raise InputError(words, key="segments")
     found: list[str] = []
     for part in text.split(","):
         words = part.split()

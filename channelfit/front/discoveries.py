@@ -19,7 +19,7 @@ from channelfit.front.json_lines import JsonLines
 from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
 from channelfit.front.table import table_of
 from channelfit.model.model import Model
-from channelfit.reading.errors import Caution, InputError
+from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.memory import nothing_collected
 from channelfit.results.report.terminal import SearchScreen
 from channelfit.results.run_folder import RunFolder
@@ -172,6 +172,9 @@ def discover(
         >>> len(found.table)
         3
     """
+    if schemes is not None and not isinstance(schemes, Mapping):
+        words = f"keys of the section `discover` were expected, not {shown(schemes)}"
+        raise InputError(words, key="schemes")
     own = {**(schemes or {}), **{k: v for k, v in (("states", states), ("open", open)) if v}}
     if resume and folder is None:
         raise InputError("resume needs the folder of the run that is to go on", CALL)

@@ -286,7 +286,9 @@ def values_with(channel: ChannelModel, changed: Mapping[str, float] | None) -> n
             known = ", ".join(name for name, _ in p.cells)
             choose = f", or the name of a cell: {known}" if known else ""
             raise InputError(
-                f"this parameter has no value; give one in `values`{choose}", key=p.name
+                f"this parameter has no value; give it one: `value` in the model file, by --set "
+                f"parameters.{p.name}.value=NUMBER, or in `values` from Python{choose}",
+                key=p.name,
             )
         found.append(_checked(p, value) if p.name in changed else float(value))
     return np.array(found)

@@ -297,6 +297,9 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
         ({"spread": float("nan")}, "spread: .*nan"),
         ({"spread": 11}, "spread: 11 is not within 0 and 10"),
         ({"members": 0}, "members: 1 or more"),
+        ({"worst": "no"}, "worst: true or false was expected"),
+        ({"seed": -1}, "seed: 0 or more was expected, not -1"),
+        ({"segments": ["3 step"]}, "segments: a text such as"),
         ({"shortest": 0.01}, "shortest: 0.01 ms is less than a sampling interval"),
         ({"slew": "3 V/s"}, "length: 60 ms has no room for 3 segments of 5 ms and jumps of 60 ms"),
         ({"slew": "0 V/s"}, "slew: 0 mV/ms is not above 0"),
@@ -311,6 +314,40 @@ def test_a_start_ends_better_than_it_begins_and_the_same_each_time():
 def test_what_cannot_be_is_refused(changed, message):
     with pytest.raises(InputError, match=message):
         plan_for(two_states(), **changed)
+
+
+def test_options_without_an_effect_and_lengths_that_are_rounded_are_said():
+    with pytest.warns(cf.InputWarning) as seen:
+        cf.design(
+            "models/model_b.yaml",
+            length="100 ms",
+            segments="2 step",
+            limits={"sampling": "0.3 ms", "shortest": "5 ms"},
+            ensemble={"spread": 0.5, "worst": True},
+            compare="protocols/activation.yaml",
+            starts=1,
+            iterations=1,
+        )
+    said = " ".join(str(one.message) for one in seen)
+    for words in ("0.5 has no effect", "True has no effect", "99.9 ms are designed"):
+        assert words in said
+
+
+def test_what_only_ranges_say_is_not_determined():
+    """Under noise in which no current is seen each parameter keeps the error of its range."""
+    narrow = two_states()
+    rows = [replace(p, lower=0.8 * p.value, upper=1.25 * p.value) for p in narrow.parameters]
+    narrow = replace(narrow, parameters=tuple(rows))
+    for noise, words in (
+        (1e9, "Known from the range rather than by it: "),
+        (1e-3, "determine all"),
+    ):
+        plan = plan_for(narrow, noise=noise)
+        x = plan.waveform.random(np.random.default_rng(1))
+        (remark,) = plan.judged(plan.protocol(x, "x")).remarks
+        assert words in remark
+        if noise > 1:
+            assert all(p.name in remark for p in narrow.parameters)
 
 
 def test_arguments_of_other_aims_and_unknown_limits_are_refused():

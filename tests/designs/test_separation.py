@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import permutations
 
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
 from channelfit.designs.plan import Subject
-from channelfit.designs.separation import SeparationPlan
+from channelfit.designs.separation import Rival, SeparationPlan
 from channelfit.designs.waveform import Limits
 from channelfit.front.designing import Design
 from channelfit.model.channel import ChannelModel
@@ -33,6 +34,12 @@ def plan_of(*models: ChannelModel, kinds: tuple[str, ...] = ("step",) * 3) -> Se
     """A plan for schemes at their own values."""
     subjects = tuple(Subject(model, model.values()[:, None]) for model in models)
     return SeparationPlan(subjects=subjects, kinds=kinds, limits=LIMITS, noise=5.0)
+
+
+def at_own_values(plan: SeparationPlan) -> list[Rival]:
+    """Each scheme at its own values as the rival of each other one."""
+    pairs = permutations(range(len(plan.subjects)), 2)
+    return [Rival(j, i, 0, plan.subjects[j].members) for i, j in pairs]
 
 
 def known_conductance(rate: str) -> ChannelModel:
@@ -83,7 +90,7 @@ def test_the_distance_is_that_of_simulated_currents():
         make_scorer(Problem(one, (Experiment(fine),)), "reference").simulate(one.values()[:, None])
         for one in models
     ]
-    for rival in plan.first:
+    for rival in at_own_values(plan):
         apart = currents[rival.truth][0] - currents[rival.scheme][0]
         exact = (apart**2).sum() * 2e-3 / LIMITS.sampling / plan.noise**2
         ((informed, _),) = plan.parts([rival])
@@ -96,7 +103,7 @@ def test_gradients_are_those_of_differences(rho):
     """Of the distance that is left by fits which follow, of two fits of each scheme."""
     plan = plan_of(two_states(), two_states("k*exp(v/20)"), kinds=("step", "ramp"))
     plan = replace(plan, spectrum=rho and colored(rho))
-    known = plan.first
+    known = at_own_values(plan)
     known += [replace(rival, known=rival.known * 1.2) for rival in known]
     x = plan.waveform.random(np.random.default_rng(1))
     for part in plan.parts(known):
@@ -167,6 +174,19 @@ def test_fits_of_rivals_keep_the_bounds_on_their_rates():
     fastest = [evaluate(rate, {"k": r.known[0, 0], "v": 40.0}) for r in (first, bound)]
     assert fastest[0] > 2 > 0.99 * fastest[1]
     assert bound.distance > 1.01 * first.distance
+
+
+def test_a_scheme_that_contains_another_is_known_under_every_protocol():
+    """At an end of a range, which fits to one of these protocols alone may miss."""
+    limits = replace(LIMITS, length=100.0, shortest=2.0)
+    plan = plan_of(*map(load_model, ("models/model_a.yaml", "models/model_b.yaml")))
+    plan = replace(plan, limits=limits)
+    for seed in range(3):
+        x = plan.waveform.random(np.random.default_rng(seed))
+        found = plan.judged(plan.protocol(x, "x"))
+        assert found.remarks[0] == "model_a, fitted by model_b: the currents are equal."
+        # the least distance is that of the other pair
+        assert found.size == pytest.approx(found.fits[1].distance ** 0.5)
 
 
 def test_schemes_with_equal_currents_are_named():

@@ -34,6 +34,7 @@ from channelfit.problem.waves import Constant, Ramp, Segment
 from channelfit.reading.documents import Section, dump_yaml
 from channelfit.reading.errors import DeviceError, InputError
 from channelfit.reading.keys import KEYS
+from channelfit.reading.keys.discover import PARAMETERS
 from channelfit.search.objective import Local
 from channelfit.search.overrides import Changes
 from channelfit.search.plan import FitPlan
@@ -174,6 +175,25 @@ def test_another_form_of_rates_and_what_the_model_keeps(plan: FitPlan) -> None:
     assert list(document["parameters"]) == ["k", "g", "erev", "k0_O_C1", "k0_C1_O"]
     with pytest.raises(InputError, match="parameters.q: is not in the rate"):
         models_of(plan, rate="k", parameters={"q": {"range": [0, 1]}})
+    with pytest.raises(InputError, match="voltage: a and z must be among"):
+        models_of(plan, voltage="choose", parameters={"a": PARAMETERS["a"]})
+
+
+def test_definitions_that_serve_rates_alone_go_with_them(plan: FitPlan) -> None:
+    """And open states of different conductance, which the schemes would not have, are refused."""
+    rates = {way: "fast" if way == "C1 -> O" else rate for way, rate in TRUTH["rates"].items()}
+    document = {**plan.document, "definitions": {"fast": "a*exp(v/30)"}, "rates": rates}
+    models = models_of(replace(plan, document=document))
+    assert "definitions" not in models.document(Space((3, 3)).schemes[0])
+    assert models.plan_of(Space((3, 3)).schemes[0]).space.n_free > 0
+    unequal = {**plan.document["current"], "open": {"O": 1, "C1": 0.5}}
+    with pytest.raises(InputError, match="current.open: open states of different conductance"):
+        models_of(replace(plan, document={**plan.document, "current": unequal}))
+
+
+def test_schemes_without_a_closed_state_are_left_out(plan: FitPlan) -> None:
+    schemes = tasks_of(plan, states=[2, 3], open=[1, 3]).schemes
+    assert {(one.n, one.n_open) for one in schemes} == {(2, 1), (3, 1), (3, 2)}
 
 
 @pytest.mark.parametrize("reversible", [True, False])

@@ -97,9 +97,9 @@ def test_a_backbone_is_there_and_subunits_have_it_in_each_place() -> None:
     placed = Space((4, 4), cycles=0, backbone=chain, arm=("C2", "C1", "O")).schemes
     ends = [(s.text, [s.states[k] for k in s.arm]) for s in placed]
     assert sorted(ends) == [
-        ("C3-C1-O, C2-C1", ["C2", "C1", "O"]),
-        ("C3-C1-O-C2", ["C3", "C1", "O"]),
-        ("C3-C2-C1-O", ["C2", "C1", "O"]),
+        ("C3-C1-O, C2-C1 (subunits C2-C1-O)", ["C2", "C1", "O"]),
+        ("C3-C1-O-C2 (subunits C3-C1-O)", ["C3", "C1", "O"]),
+        ("C3-C2-C1-O (subunits C2-C1-O)", ["C2", "C1", "O"]),
     ]
     # with two ends of one kind there are two places for the arm in a chain to either side
     both = (("C1", "O"),)
