@@ -161,12 +161,19 @@ class SeparationPlan(DesignPlan):
     def drawn(
         self, protocol: Protocol, pieces: Pieces, found: Findings
     ) -> tuple[dict[str, Array], Array]:
-        """See `DesignPlan`: of the pair that is the least apart, and of each distance."""
-        fit = min(found.fits, key=lambda one: float(one.distance))
+        """See `DesignPlan`: of the pair that is the least apart, and of each distance.
+
+        Nothing tells of pairs whose currents are equal.
+        """
+        differ = [one for one in found.fits if one.part > _EQUAL]
+        fit = min(differ or found.fits, key=lambda one: float(one.distance))
         true, rival = self.subjects[fit.truth], self.subjects[fit.scheme]
         current = true.simulated(protocol, true.members[:, [fit.member]])
         left = current - rival.simulated(protocol, fit.known[:, :1])
         shares = [self.parts([one])[0][0].shares(pieces)[:, 0, 0] for one in found.fits]
+        shares = [
+            share * (one.part > _EQUAL) for share, one in zip(shares, found.fits, strict=True)
+        ]
         name, other = self._name(fit.truth), self._name(fit.scheme)
         return {f"{name} (pA)": current, f"less {other} (pA)": left}, np.array(shares).T
 

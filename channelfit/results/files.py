@@ -20,8 +20,16 @@ _CANNOT_TELL = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EROFS)
 
 
 def fit_file(path: Path) -> Path:
-    """Return the fit file in a run folder; another path stays as it is."""
-    return path / FIT if path.is_dir() else path
+    """Return the fit file in a run folder; another path stays as it is.
+
+    Raises InputError: the folder is that of a run of many fits.
+    """
+    if not path.is_dir():
+        return path
+    inner = sorted(path.glob("*/*.yaml"))
+    if inner and not (path / FIT).exists():
+        raise InputError(f"holds no {FIT}; {inner[0]} may be meant, or another one beside it", path)
+    return path / FIT
 
 
 def file_beside(file: Path, name: str) -> Path | None:

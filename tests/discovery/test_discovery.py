@@ -715,6 +715,11 @@ def test_a_fit_of_one_scheme_refuses_the_section(place: Path) -> None:
         cf.fit(place / "truth.yaml", progress=False)
 
 
+def test_a_folder_of_many_schemes_is_no_fit(run: Path) -> None:
+    with pytest.raises(InputError, match=r"holds no fit\.yaml; .*3-1-0\d\.yaml may be meant"):
+        cf.design(run, progress=False)
+
+
 def test_options_and_python_say_the_same(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
