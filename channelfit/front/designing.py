@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from channelfit.batch.sheets import SUFFIXES, read_sheet
 from channelfit.designs.criteria import KINDS as CRITERIA
 from channelfit.designs.plan import (
     FAILED,
@@ -36,7 +37,7 @@ from channelfit.problem.clamp import Clamp, read_clamp
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.rate_bounds import Bounded, read_rate_bounds, tied_bounds
 from channelfit.reading.csv_tables import csv_table
-from channelfit.reading.documents import Section
+from channelfit.reading.documents import Section, read_json
 from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.files import write_text
 from channelfit.reading.formats.syncropatch import eph_text
@@ -57,6 +58,8 @@ Scheme: TypeAlias = Model | Fit | str | os.PathLike[str]
 #: A scheme as read: its model, the raw fit section, and the file for messages.
 ReadScheme: TypeAlias = tuple[ChannelModel, Mapping[str, Any], str | os.PathLike[str]]
 _MOST_SAMPLES, _MOST_SEGMENTS, _GREATEST_SPREAD = 10_000_000, 200, 10.0
+#: Vectors of an ensemble from files that count if nothing else is said, the model's own among them.
+_VECTORS = 16
 
 
 class Design:
@@ -246,7 +249,9 @@ def design(
         predict: protocols under which currents are predicted; their errors are listed.
         ensemble: of parameter vectors about the values, over which the criterion is averaged:
             ``members`` (1), ``spread``, the standard deviation of the logarithm of each parameter
-            (0.2), and ``worst``, whether the worst member counts, and not the mean (False).
+            (0.2), and ``worst``, whether the worst member counts, and not the mean (False); or
+            ``vectors``, where they are from: fits, tables with a column for each parameter, or the
+            families of an ``uncertainty.json``.
         compare: protocols whose expected errors are listed beside those of the design.
         starts: random starts.
         iterations: of each start, at most.
@@ -296,7 +301,9 @@ def grouped(argument: str, given: Mapping[str, Any] | None = None) -> dict[str, 
     """
     own = [(f.name, f.metadata["option"]) for f in fields(DesignOptions)]
     members = {name: one.parameter for name, one in own if one.python == argument}
-    found = {name: False if p.is_flag else p.default for name, p in members.items()}
+    found = {
+        name: False if p.is_flag else () if p.multiple else p.default for name, p in members.items()
+    }
     strange = next((key for key in given or {} if key not in found), None)
     if strange is not None:
         raise InputError(f"{shown(strange)} is none of {', '.join(found)}", key=argument)
@@ -346,7 +353,10 @@ def design_plan(
         names.add(title)
         clamp, bounds, found = _of_fit(model, fit, file, limits)
         cautions += [*channel.cautions, *found]
-        members = vectors_about(model, whole("members"), spread, given["seed"])
+        if k == 0 and given["vectors"]:
+            members = _with_ensemble(model, given["vectors"], whole("members"))
+        else:
+            members = vectors_about(model, whole("members"), spread, given["seed"])
         subjects.append(Subject(replace(model, name=title), members, clamp, bounds))
     noise, spectrum, found = _noise(given["noise"], limits)
     cautions += found
@@ -368,10 +378,11 @@ def design_plan(
     _check(subjects[0], common, own)
     if len(subjects) == 1:
         return ParameterPlan(**common, **own), cautions
-    if own["criterion"] != "log" or any((own["counting"], own["worst"], own["predict"])):
+    aims = own["counting"], own["worst"], own["predict"], given["vectors"]
+    if own["criterion"] != "log" or any(aims):
         raise InputError(
             "of schemes that are to be separated the least distance counts; criterion, "
-            "parameters, predict and worst are for the parameters of one",
+            "parameters, predict, vectors and worst are for the parameters of one",
             key="separate",
         )
     return SeparationPlan(**common), cautions
@@ -380,15 +391,81 @@ def design_plan(
 def _of_numbers(given: Mapping[str, Any], limits: Limits) -> list[Caution]:
     """Return what looks wrong about options that others make useless, or that are rounded."""
     found, usual = [], grouped("ensemble")
+    alone = given["members"] == 1 and not given["vectors"]
     for name in ("spread", "worst"):
-        if given["members"] == 1 and given[name] != usual[name]:
+        if given[name] != usual[name] and (alone or (name == "spread" and given["vectors"])):
             then = "it is of several `members`, and there is one"
+            if given["vectors"]:
+                then = "members are those of `vectors`"
             found.append(Caution(name, f"{given[name]} has no effect", then))
     n = limits.length / limits.sampling if limits.sampling > 0 else 0.0
     if abs(n - round(n)) > 1e-6 * n:
         value = f"{limits.length:g} ms is no whole number of samples of {limits.sampling:g} ms"
         found.append(Caution("length", value, f"{int(n) * limits.sampling:g} ms are designed"))
     return found
+
+
+def _with_ensemble(model: ChannelModel, sources: Sequence[Any] | Any, most: int) -> np.ndarray:
+    """Return parameter vectors (n_parameters, n): the model's values, and those of an ensemble.
+
+    Arguments:
+        sources: fits, tables, or families, as of ``ensemble`` of `design`.
+        most: how many count, the model's among them, evenly over all; 1 for `_VECTORS`.
+
+    Raises InputError: a source that names no parameter, or a value that is not within its range.
+    """
+    if isinstance(sources, str | os.PathLike | Fit):
+        sources = [sources]
+    own, found = model.values(), list[np.ndarray]()
+    for source in sources:
+        for place, row in _vectors_in(source, model.parameter_names):
+            vector = own.copy()
+            for k, p in enumerate(model.parameters):
+                if p.name not in row:
+                    continue
+                vector[k] = row[p.name]
+                if not (math.isfinite(vector[k]) and (p.fixed or p.lower <= vector[k] <= p.upper)):
+                    words = f"{vector[k]:g} is not within its range, {p.lower:g} to {p.upper:g}"
+                    raise InputError(words, str(source), f"{place}{p.name}")
+            found.append(vector)
+    count = min(len(found), (_VECTORS if most == 1 else most) - 1)
+    chosen = np.linspace(0, len(found) - 1, count).round().astype(int)
+    return np.array([own, *(found[k] for k in chosen)]).T
+
+
+def _vectors_in(source: Any, names: Collection[str]) -> Iterator[tuple[str, Mapping[str, float]]]:
+    """Yield the parameter vectors of a source, each with its place in it; wells that failed not."""
+    if isinstance(source, Fit):
+        yield "", source.values
+        return
+    path = Path(source)
+    if path.suffix.lower() == ".json":
+        families = read_json(path).get("families")
+        if not families:
+            words = "holds no families; `channelfit uncertainty FIT --families N` finds them"
+            raise InputError(words, path)
+        for k, family in enumerate(families, 1):
+            yield from ((f"family {k}: ", one["values"]) for one in family["representatives"])
+    elif path.suffix.lower() in SUFFIXES:
+        head, rows = read_sheet(path)
+        places = [k for k, name in enumerate(head) if name in names]
+        if not places:
+            raise InputError(f"no column is a parameter; there is {shown(list(names))}", path)
+        for line, row in rows:
+            if all(row[k] for k in places):
+                yield f"line {line}: ", {head[k]: _number(row[k], path, line) for k in places}
+    else:
+        channel = read_scheme(path)[0]
+        yield "", dict(zip(channel.parameter_names, values_with(channel, None), strict=True))
+
+
+def _number(text: str, path: Path, line: int) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(
+            f"a number was expected, not {shown(text)}", path, f"line {line}"
+        ) from None
 
 
 def _read(scheme: Scheme) -> ReadScheme:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -331,6 +332,42 @@ def test_options_without_an_effect_and_lengths_that_are_rounded_are_said():
     said = " ".join(str(one.message) for one in seen)
     for words in ("0.5 has no effect", "True has no effect", "99.9 ms are designed"):
         assert words in said
+
+
+def test_an_ensemble_comes_from_fits_tables_and_families(tmp_path):
+    """Beside the model's own values; wells without a fit are left out, and others refused."""
+    model, own = two_states(), two_states().values()
+    names = model.parameter_names
+    k = names.index("k")
+    table, families = tmp_path / "wells.csv", tmp_path / "uncertainty.json"
+    rows = "".join(f"A{n},{own[k] * (1 + 0.01 * n)},ok\n" for n in range(1, 31))
+    table.write_text(f"well,k,quality\n{rows}B1,,failed\n")
+    one = {"values": dict(zip(names, (own * 0.9).tolist(), strict=True))}
+    families.write_text(json.dumps({"families": [{"representatives": [one]}]}))
+
+    def members(*vectors, **given):
+        return plan_for(model, vectors=vectors, **given).subjects[0].members
+
+    found = members(table)
+    assert found.shape == (len(own), 16)
+    assert found[:, 0] == pytest.approx(own)
+    assert found[k, [1, -1]] == pytest.approx(own[k] * np.array([1.01, 1.30]))
+    assert np.delete(found, k, axis=0) == pytest.approx(np.delete(own, k)[:, None] * np.ones(16))
+    assert members(table, members=3)[k] == pytest.approx(own[k] * np.array([1, 1.01, 1.30]))
+    assert members(families) == pytest.approx(np.array([own, 0.9 * own]).T)
+    for text, words in (
+        ("well\nA1\n", "no column is a parameter"),
+        ("k\nx\n", "line 2: a number was expected"),
+        (f"k\n{2 * model.parameters[k].upper}\n", "line 2: k: .* is not within its range"),
+    ):
+        table.write_text(text)
+        with pytest.raises(InputError, match=words):
+            members(table)
+    with pytest.raises(InputError, match="vectors and worst are for the parameters of one"):
+        plan_for(model, two_states(), vectors=(families,))
+    families.write_text("{}")
+    with pytest.raises(InputError, match="holds no families"):
+        members(families)
 
 
 def test_what_only_ranges_say_is_not_determined():

@@ -374,6 +374,15 @@ class DesignOptions:
         default=1,
         python="ensemble",
     )
+    vectors: tuple[Path, ...] = file_path(
+        "--vectors",
+        "FILE",
+        "Where these vectors are from: a fit of another cell, a table with a column for each "
+        "parameter (posterior.csv, wells.csv), or the families in an uncertainty.json. Several "
+        "allowed; 16 vectors count, or as many as --members says.",
+        multiple=True,
+        python="ensemble",
+    )
     spread: float = option(
         "--spread",
         type=click.FloatRange(0.0),
