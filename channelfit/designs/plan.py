@@ -29,6 +29,7 @@ from channelfit.results.identity import hash_of
 from channelfit.results.uncertainty.noise_spectrum import NoiseSpectrum
 from channelfit.scoring.machine.threads import single_threaded_blas
 from channelfit.scoring.scorer import make_scorer
+from channelfit.search.space import SearchSpace
 from channelfit.tasks.result_store import Arrays, Key, expect
 
 Array = np.ndarray
@@ -493,4 +494,17 @@ def vectors_about(model: ChannelModel, n: int, spread: float, seed: int) -> Arra
             row[1:] = np.clip(
                 row[1:] * np.exp(spread * random.standard_normal(n - 1)), p.lower, p.upper
             )
+    return found
+
+
+def vectors_of_prior(model: ChannelModel, n: int, seed: int) -> Array:
+    """Return n parameter vectors (n_parameters, n) from priors, or where there is none from ranges.
+
+    They are drawn evenly in a range, on its scale.
+    """
+    random, space = np.random.default_rng(seed), SearchSpace(model.parameters)
+    found: Array = space.to_physical(random.random((space.n_free, n)))
+    for row, p in zip(found, model.parameters, strict=True):
+        if p.prior is not None and not p.fixed:
+            row[:] = np.clip(p.prior.at(random.standard_normal(n)), p.lower, p.upper)
     return found

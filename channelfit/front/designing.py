@@ -21,6 +21,7 @@ from channelfit.designs.plan import (
     ParameterPlan,
     Subject,
     vectors_about,
+    vectors_of_prior,
 )
 from channelfit.designs.separation import SeparationPlan
 from channelfit.designs.waveform import KINDS, Limits
@@ -250,8 +251,8 @@ def design(
         ensemble: of parameter vectors about the values, over which the criterion is averaged:
             ``members`` (1), ``spread``, the standard deviation of the logarithm of each parameter
             (0.2), and ``worst``, whether the worst member counts, and not the mean (False); or
-            ``vectors``, where they are from: fits, tables with a column for each parameter, or the
-            families of an ``uncertainty.json``.
+            ``vectors``, where they are from: fits, tables with a column for each parameter, the
+            families of an ``uncertainty.json``, or "prior": priors, or where there is none ranges.
         compare: protocols whose expected errors are listed beside those of the design.
         starts: random starts.
         iterations: of each start, at most.
@@ -354,7 +355,7 @@ def design_plan(
         clamp, bounds, found = _of_fit(model, fit, file, limits)
         cautions += [*channel.cautions, *found]
         if k == 0 and given["vectors"]:
-            members = _with_ensemble(model, given["vectors"], whole("members"))
+            members = _with_ensemble(model, given["vectors"], whole("members"), given["seed"])
         else:
             members = vectors_about(model, whole("members"), spread, given["seed"])
         subjects.append(Subject(replace(model, name=title), members, clamp, bounds))
@@ -405,19 +406,25 @@ def _of_numbers(given: Mapping[str, Any], limits: Limits) -> list[Caution]:
     return found
 
 
-def _with_ensemble(model: ChannelModel, sources: Sequence[Any] | Any, most: int) -> np.ndarray:
+def _with_ensemble(
+    model: ChannelModel, sources: Sequence[Any] | Any, most: int, seed: int
+) -> np.ndarray:
     """Return parameter vectors (n_parameters, n): the model's values, and those of an ensemble.
 
     Arguments:
-        sources: fits, tables, or families, as of ``ensemble`` of `design`.
+        sources: fits, tables, families or the word "prior", as of ``ensemble`` of `design`.
         most: how many count, the model's among them, evenly over all; 1 for `_VECTORS`.
+        seed: of those that are drawn.
 
     Raises InputError: a source that names no parameter, or a value that is not within its range.
     """
     if isinstance(sources, str | os.PathLike | Fit):
         sources = [sources]
-    own, found = model.values(), list[np.ndarray]()
+    own, found, most = model.values(), list[np.ndarray](), _VECTORS if most == 1 else most
     for source in sources:
+        if str(source) == "prior":
+            found += list(vectors_of_prior(model, most - 1, seed).T)
+            continue
         for place, row in _vectors_in(source, model.parameter_names):
             vector = own.copy()
             for k, p in enumerate(model.parameters):
@@ -428,7 +435,7 @@ def _with_ensemble(model: ChannelModel, sources: Sequence[Any] | Any, most: int)
                     words = f"{vector[k]:g} is not within its range, {p.lower:g} to {p.upper:g}"
                     raise InputError(words, str(source), f"{place}{p.name}")
             found.append(vector)
-    count = min(len(found), (_VECTORS if most == 1 else most) - 1)
+    count = min(len(found), most - 1)
     chosen = np.linspace(0, len(found) - 1, count).round().astype(int)
     return np.array([own, *(found[k] for k in chosen)]).T
 

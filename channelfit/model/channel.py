@@ -64,6 +64,12 @@ class Prior:
         # NumPy's function works on CuPy's arrays too.
         return np.log(values / self.center) / math.log(self.spread)
 
+    def at(self, deviations: Any) -> Any:
+        """Return the values at distances from the center in standard deviations."""
+        if self.kind == "normal":
+            return self.center + self.spread * deviations
+        return self.center * self.spread**deviations
+
     def slope(self, values: Any) -> Any:
         """Return the derivative of `deviation` with respect to the parameter."""
         if self.kind == "normal":

@@ -23,7 +23,7 @@ from channelfit.designs.waveform import Limits, Waveform
 from channelfit.front.designing import design_plan, designed, grouped, segments_of
 from channelfit.front.kinds import channel_document
 from channelfit.front.progress import screen_for
-from channelfit.model.channel import ChannelModel
+from channelfit.model.channel import ChannelModel, Prior
 from channelfit.model.model_file import build_model, load_model
 from channelfit.problem.protocol import build_protocol
 from channelfit.problem.waves import Ramp
@@ -355,6 +355,14 @@ def test_an_ensemble_comes_from_fits_tables_and_families(tmp_path):
     assert np.delete(found, k, axis=0) == pytest.approx(np.delete(own, k)[:, None] * np.ones(16))
     assert members(table, members=3)[k] == pytest.approx(own[k] * np.array([1, 1.01, 1.30]))
     assert members(families) == pytest.approx(np.array([own, 0.9 * own]).T)
+    known = replace(model.parameters[k], prior=Prior("lognormal", 1.0, 1.2))
+    informed = replace(model, parameters=(*model.parameters[:k], known, *model.parameters[k + 1 :]))
+    drawn = plan_for(informed, vectors="prior", members=4000).subjects[0].members[:, 1:]
+    logs = np.log(drawn)
+    assert logs[k].mean() == pytest.approx(0.0, abs=0.01)
+    assert logs[k].std() == pytest.approx(np.log(1.2), rel=0.05)
+    b = names.index("b")
+    assert np.quantile(logs[b], [0.25, 0.75]) == pytest.approx(np.log([0.0562, 1.778]), abs=0.2)
     for text, words in (
         ("well\nA1\n", "no column is a parameter"),
         ("k\nx\n", "line 2: a number was expected"),

@@ -378,7 +378,8 @@ class DesignOptions:
         "--vectors",
         "FILE",
         "Where these vectors are from: a fit of another cell, a table with a column for each "
-        "parameter (posterior.csv, wells.csv), or the families in an uncertainty.json. Several "
+        "parameter (posterior.csv, wells.csv), the families in an uncertainty.json, or prior: "
+        "drawn from priors, or where there is none evenly from ranges. Several "
         "allowed; 16 vectors count, or as many as --members says.",
         multiple=True,
         python="ensemble",
