@@ -159,13 +159,16 @@ class StudyCheckpoint(Checkpoint):
         folder: of the results; it is made where it is missing.
         identity: of the fit, and the options of the study.
         resume: whether to go on with an interrupted study.
+        prefix: the beginning of the names of its files.
 
     Raises InputError: an interrupted study is there and is not resumed, or the other way round; or
     something has changed since; or the folder cannot be used.
     """
 
-    def __init__(self, folder: Path, identity: Mapping[str, Any], resume: bool) -> None:
-        super().__init__(folder, STUDY)
+    def __init__(
+        self, folder: Path, identity: Mapping[str, Any], resume: bool, prefix: str = STUDY
+    ) -> None:
+        super().__init__(folder, prefix)
         self._folder, self._made = folder, False
         if resume:
             self.check(identity)

@@ -32,7 +32,7 @@ def design(options: DesignOptions) -> None:
     if not options.resume:
         check_folder(options.out)
     identity = {**DesignTasks(plan, software(False)).identity, "starts": options.starts}
-    checkpoint = StudyCheckpoint(options.out, identity, options.resume)
+    checkpoint = StudyCheckpoint(options.out, identity, options.resume, "design-")
     worth = True
     try:
         with (
