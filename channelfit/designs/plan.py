@@ -36,8 +36,8 @@ Array = np.ndarray
 
 #: The criterion of a vector for which it is not finite.
 FAILED = 1e10
-#: A parameter stays open whose expected standard error exceeds this part of its value, or this part
-#: of that which its range alone leaves.
+#: A parameter stays open if its expected standard error exceeds this part of its value, or this
+#: part of what its range alone leaves.
 _OPEN = 0.5
 #: The step of the logarithm of a parameter by which derivatives of currents are computed.
 _STEP = 1e-4

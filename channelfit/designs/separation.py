@@ -95,22 +95,24 @@ class SeparationPlan(DesignPlan):
         protocols = [self.protocol(x, f"random {k}") for k, x in enumerate(vectors)]
         found = []
         for i, true in enumerate(self.subjects):
-            currents = [true.simulated(protocol, true.members) for protocol in protocols]
-            for j, other in enumerate(self.subjects):
-                for m in range(true.members.shape[1]) if i != j else ():
-                    pairs = zip(protocols, currents, strict=True)
-                    experiments = [
-                        self.experiment(other, p, current[:, :, m])
-                        for p, current in pairs
-                        if np.isfinite(current[np.isfinite(p.voltage())]).all()
-                    ]
-                    known = other.members
-                    if experiments:
-                        fits, costs = best_fits(other, experiments, known, self.seed, *_AT_FIRST)
-                        good = np.isfinite(costs[:_KEPT])
-                        known = np.concatenate([fits[:, :_KEPT][:, good], known], axis=1)
-                    found.append(Rival(j, i, m, known))
+            currents = [(p, true.simulated(p, true.members)) for p in protocols]
+            pairs = [(p, c) for p, c in currents if np.isfinite(c[np.isfinite(p.voltage())]).all()]
+            found += [
+                Rival(j, i, m, self._thoroughly(other, [(p, c[:, :, m]) for p, c in pairs]))
+                for j, other in enumerate(self.subjects)
+                for m in range(true.members.shape[1])
+                if i != j
+            ]
         return found
+
+    def _thoroughly(self, rival: Subject, currents: Sequence[tuple[Protocol, Array]]) -> Array:
+        """Return the best fits (n_parameters, n) to several currents, and the rival's own values."""
+        if not currents:
+            return rival.members
+        experiments = [self.experiment(rival, *one) for one in currents]
+        fits, costs = best_fits(rival, experiments, rival.members, self.seed, *_AT_FIRST)
+        good = np.isfinite(costs[:_KEPT])
+        return np.concatenate([fits[:, :_KEPT][:, good], rival.members], axis=1)
 
     def search(self, x: Array) -> tuple[Array, float]:
         """See `DesignPlan`; the criterion is the logarithm of one over the root of the distance."""
@@ -127,9 +129,6 @@ class SeparationPlan(DesignPlan):
             if best[1] - promised < _NEAR:
                 break
             latest = self.refitted(self.protocol(x, "next"), latest)
-            latest = [rival for rival in latest if rival.part > _EQUAL]
-            if not latest:
-                break
             found = _criterion(latest)
             if found < best[1]:
                 best = x, found
@@ -163,16 +162,16 @@ class SeparationPlan(DesignPlan):
     ) -> tuple[dict[str, Array], Array]:
         """See `DesignPlan`: of the pair that is the least apart, and of each distance.
 
-        Nothing tells of pairs whose currents are equal.
+        Of a pair with equal currents all shares are 0.
         """
         differ = [one for one in found.fits if one.part > _EQUAL]
         fit = min(differ or found.fits, key=lambda one: float(one.distance))
         true, rival = self.subjects[fit.truth], self.subjects[fit.scheme]
         current = true.simulated(protocol, true.members[:, [fit.member]])
         left = current - rival.simulated(protocol, fit.known[:, :1])
-        shares = [self.parts([one])[0][0].shares(pieces)[:, 0, 0] for one in found.fits]
         shares = [
-            share * (one.part > _EQUAL) for share, one in zip(shares, found.fits, strict=True)
+            (one.part > _EQUAL) * self.parts([one])[0][0].shares(pieces)[:, 0, 0]
+            for one in found.fits
         ]
         name, other = self._name(fit.truth), self._name(fit.scheme)
         return {f"{name} (pA)": current, f"less {other} (pA)": left}, np.array(shares).T

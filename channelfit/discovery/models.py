@@ -75,9 +75,9 @@ class SchemeModels:
                 plan.model_file,
             )
         levels = (plan.document.get("current") or {}).get("open")
-        if isinstance(levels, Mapping) and len(set(levels.values())) > 1:
+        if isinstance(levels, Mapping) and set(levels.values()) != {1}:
             raise InputError(
-                "open states of different conductance are not searched; a list of them is needed",
+                "open states of schemes have the whole conductance; a list of them is needed",
                 plan.model_file,
                 "current.open",
             )

@@ -151,10 +151,8 @@ class Found:
         n = discovery.n_samples / time
         bic = {k: discovery.criteria(k, n)[1] for k in discovery.ranked()}
         order = sorted(bic, key=bic.__getitem__)
-        names = {
-            k: discovery.fits[k].scheme.name for k in order if bic[k] - bic[order[0]] <= NEAR_BIC
-        }
-        return n, list(names.values())
+        near = [k for k in order if bic[k] - bic[order[0]] <= NEAR_BIC]
+        return n, [discovery.fits[k].scheme.name for k in near]
 
     def equivalent(self) -> list[tuple[str, str]]:
         """Return the pairs of schemes of which each has the currents of the other."""
@@ -170,9 +168,8 @@ class Found:
         first, fits = schemes[self.best[0]], self.discovery.fits
         text = f"Of {len(fits):,} schemes {first.name} ({first.text}) is the best by BIC"
         others = [f"{schemes[k].name} ({schemes[k].text})" for k in near[1:]]
-        level = self.discovery.bic(self.best[0]) + NEAR_BIC
         scanned = [k for k in self.discovery.ranked() if k not in self.best]
-        if n := sum(self.discovery.bic(k) <= level for k in scanned):
+        if n := len(near_best(self.discovery, [self.best[0], *scanned])) - 1:
             others.append(f"{n:,} more that were not fitted fully")
         found = [
             f"{text}; within {NEAR_BIC:g} of it: {', '.join(others)}."

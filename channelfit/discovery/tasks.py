@@ -19,7 +19,7 @@ from channelfit.discovery.complete import CompleteScorers, SchemesObjective
 from channelfit.discovery.models import SchemeModels, unit_of
 from channelfit.discovery.schemes import Scheme
 from channelfit.problem.experiment import Problem, n_scored
-from channelfit.reading.errors import DeviceError, InputError, NotWritten
+from channelfit.reading.errors import InputError, TemporaryError
 from channelfit.results.comparison import criteria
 from channelfit.results.uncertainty.assessment import assess
 from channelfit.scoring.machine.arrays import to_host
@@ -51,8 +51,6 @@ _DRAWN = 64
 #: Schemes, and about as many points of them, that descend side by side at most: of seven states and
 #: 58 parameters they need half a gigabyte.
 _BESIDE, _POINTS = 256, 8192
-#: Errors that are not those of a scheme, and may not come again.
-_PASSING = (DeviceError, NotWritten)
 #: Iterations from points that are near a minimum, and of a fit to the currents of another scheme.
 _ENDS, _TO_CURRENTS = 30, 200
 
@@ -163,7 +161,7 @@ class SchemeTasks:
     def compute(self, key: Key, arguments: Arrays | None = None) -> Arrays:
         """Fit a scheme; one that fails leaves its reason in the result.
 
-        Raises DeviceError, NotWritten: the machine failed, not the scheme.
+        Raises TemporaryError: the machine failed, not the scheme.
         """
         kind, place, number = str(key[0]), int(key[1]), int(key[2])
         given = self.given[key] if arguments is None else arguments
@@ -177,7 +175,7 @@ class SchemeTasks:
                 return self._assessed(plan, place, given)
             with nullcontext() if self.complete is None else self.complete.pool.turn():
                 return self._fitted(plan, self._scorer(place, plan.problem), place, number, given)
-        except _PASSING:
+        except TemporaryError:
             raise
         except InputError as error:
             return _failed(error)
@@ -210,7 +208,7 @@ class SchemeTasks:
         for key, own in given.items():
             try:
                 one = self._begun(key, own)
-            except _PASSING:
+            except TemporaryError:
                 raise
             except InputError as error:
                 found[key] = _failed(error)
@@ -224,7 +222,7 @@ class SchemeTasks:
                 if half:  # the error may be that of one scheme, or memory suffice for fewer
                     for part in (some[:half], some[half:]):
                         found |= self._descended({one.key: given[one.key] for one in part})
-                elif isinstance(error, _PASSING):
+                elif isinstance(error, TemporaryError):
                     raise
                 else:
                     found[some[0].key] = _failed(error)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from channelfit.batch.sheets import SUFFIXES, read_sheet
 from channelfit.designs.criteria import KINDS as CRITERIA
 from channelfit.designs.plan import (
     FAILED,
@@ -21,11 +20,11 @@ from channelfit.designs.plan import (
     ParameterPlan,
     Subject,
     vectors_about,
-    vectors_of_prior,
 )
 from channelfit.designs.separation import SeparationPlan
 from channelfit.designs.waveform import KINDS, Limits
 from channelfit.front import kinds
+from channelfit.front.ensembles import ensemble_of
 from channelfit.front.progress import WorkProgress, compilations_shown, screen_for
 from channelfit.front.result import Fit, load
 from channelfit.front.simulation import values_with
@@ -38,7 +37,7 @@ from channelfit.problem.clamp import Clamp, read_clamp
 from channelfit.problem.protocol import Protocol
 from channelfit.problem.rate_bounds import Bounded, read_rate_bounds, tied_bounds
 from channelfit.reading.csv_tables import csv_table
-from channelfit.reading.documents import Section, read_json
+from channelfit.reading.documents import Section
 from channelfit.reading.errors import Caution, InputError, shown
 from channelfit.reading.files import write_text
 from channelfit.reading.formats.syncropatch import eph_text
@@ -59,8 +58,6 @@ Scheme: TypeAlias = Model | Fit | str | os.PathLike[str]
 #: A scheme as read: its model, the raw fit section, and the file for messages.
 ReadScheme: TypeAlias = tuple[ChannelModel, Mapping[str, Any], str | os.PathLike[str]]
 _MOST_SAMPLES, _MOST_SEGMENTS, _GREATEST_SPREAD = 10_000_000, 200, 10.0
-#: Vectors of an ensemble from files that count if nothing else is said, the model's own among them.
-_VECTORS = 16
 
 
 class Design:
@@ -355,7 +352,7 @@ def design_plan(
         clamp, bounds, found = _of_fit(model, fit, file, limits)
         cautions += [*channel.cautions, *found]
         if k == 0 and given["vectors"]:
-            members = _with_ensemble(model, given["vectors"], whole("members"), given["seed"])
+            members = ensemble_of(model, given["vectors"], whole("members"), given["seed"])
         else:
             members = vectors_about(model, whole("members"), spread, given["seed"])
         subjects.append(Subject(replace(model, name=title), members, clamp, bounds))
@@ -404,75 +401,6 @@ def _of_numbers(given: Mapping[str, Any], limits: Limits) -> list[Caution]:
         value = f"{limits.length:g} ms is no whole number of samples of {limits.sampling:g} ms"
         found.append(Caution("length", value, f"{int(n) * limits.sampling:g} ms are designed"))
     return found
-
-
-def _with_ensemble(
-    model: ChannelModel, sources: Sequence[Any] | Any, most: int, seed: int
-) -> np.ndarray:
-    """Return parameter vectors (n_parameters, n): the model's values, and those of an ensemble.
-
-    Arguments:
-        sources: fits, tables, families or the word "prior", as of ``ensemble`` of `design`.
-        most: how many count, the model's among them, evenly over all; 1 for `_VECTORS`.
-        seed: of those that are drawn.
-
-    Raises InputError: a source that names no parameter, or a value that is not within its range.
-    """
-    if isinstance(sources, str | os.PathLike | Fit):
-        sources = [sources]
-    own, found, most = model.values(), list[np.ndarray](), _VECTORS if most == 1 else most
-    for source in sources:
-        if str(source) == "prior":
-            found += list(vectors_of_prior(model, most - 1, seed).T)
-            continue
-        for place, row in _vectors_in(source, model.parameter_names):
-            vector = own.copy()
-            for k, p in enumerate(model.parameters):
-                if p.name not in row:
-                    continue
-                vector[k] = row[p.name]
-                if not (math.isfinite(vector[k]) and (p.fixed or p.lower <= vector[k] <= p.upper)):
-                    words = f"{vector[k]:g} is not within its range, {p.lower:g} to {p.upper:g}"
-                    raise InputError(words, str(source), f"{place}{p.name}")
-            found.append(vector)
-    count = min(len(found), most - 1)
-    chosen = np.linspace(0, len(found) - 1, count).round().astype(int)
-    return np.array([own, *(found[k] for k in chosen)]).T
-
-
-def _vectors_in(source: Any, names: Collection[str]) -> Iterator[tuple[str, Mapping[str, float]]]:
-    """Yield the parameter vectors of a source, each with its place in it; wells that failed not."""
-    if isinstance(source, Fit):
-        yield "", source.values
-        return
-    path = Path(source)
-    if path.suffix.lower() == ".json":
-        families = read_json(path).get("families")
-        if not families:
-            words = "holds no families; `channelfit uncertainty FIT --families N` finds them"
-            raise InputError(words, path)
-        for k, family in enumerate(families, 1):
-            yield from ((f"family {k}: ", one["values"]) for one in family["representatives"])
-    elif path.suffix.lower() in SUFFIXES:
-        head, rows = read_sheet(path)
-        places = [k for k, name in enumerate(head) if name in names]
-        if not places:
-            raise InputError(f"no column is a parameter; there is {shown(list(names))}", path)
-        for line, row in rows:
-            if all(row[k] for k in places):
-                yield f"line {line}: ", {head[k]: _number(row[k], path, line) for k in places}
-    else:
-        channel = read_scheme(path)[0]
-        yield "", dict(zip(channel.parameter_names, values_with(channel, None), strict=True))
-
-
-def _number(text: str, path: Path, line: int) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(
-            f"a number was expected, not {shown(text)}", path, f"line {line}"
-        ) from None
 
 
 def _read(scheme: Scheme) -> ReadScheme:

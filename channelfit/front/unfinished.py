@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from channelfit.front.interrupts import held
-from channelfit.reading.errors import DeviceError, InputError, NotWritten
+from channelfit.reading.errors import InputError, TemporaryError
 from channelfit.results.report.terminal import Counted, SearchScreen
 from channelfit.results.run_folder import RunFolder
 
@@ -51,7 +51,7 @@ class UnfinishedRun(RunFolder):
 
         A mistake in the data would, and a full disk, a GPU that fails or a signal need not.
         """
-        transient = isinstance(error, KeyboardInterrupt | NotWritten | DeviceError | OSError)
+        transient = isinstance(error, KeyboardInterrupt | TemporaryError | OSError)
         is_open = self.checkpoint.results is not None
         if not (self.resumed or (is_open and (self.checkpoint.has_results or transient))):
             self.discard()

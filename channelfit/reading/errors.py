@@ -48,12 +48,16 @@ class InputError(ValueError):
         return type(self)(self.message, self.file or file, keys or None)
 
 
-class NotWritten(InputError):
-    """A file cannot be written for want of space or permission; the same may succeed later."""
+class TemporaryError(InputError):
+    """No mistake of the user: the machine refuses, and the same may succeed later."""
 
 
-class DeviceError(InputError):
-    """A GPU fails or lacks memory; the same may succeed later, or with less at a time."""
+class NotWritten(TemporaryError):
+    """A file cannot be written for want of space or permission."""
+
+
+class DeviceError(TemporaryError):
+    """A GPU fails or lacks memory; it may suffice for less at a time."""
 
 
 def did_you_mean(name: str, known: Iterable[str], most: int = 1, cutoff: float = 0.6) -> str:

@@ -26,10 +26,10 @@ def fit_file(path: Path) -> Path:
     """
     if not path.is_dir():
         return path
-    inner = sorted(path.glob("*/*.yaml"))
-    if inner and not (path / FIT).exists():
+    file = path / FIT
+    if not file.exists() and (inner := sorted(path.glob("*/*.yaml"))):
         raise InputError(f"holds no {FIT}; {inner[0]} may be meant, or another one beside it", path)
-    return path / FIT
+    return file
 
 
 def file_beside(file: Path, name: str) -> Path | None:

@@ -17,7 +17,7 @@ import numpy as np
 from channelfit.scoring.machine.arrays import to_host
 from channelfit.scoring.scorer import ChannelScorer, InnerScorer
 
-#: A Score or Linearization, whose arrays have candidates last; of a call made alone, anything.
+#: A Score or Linearization, with candidates last in each array; of a call made alone, anything.
 _Found = TypeVar("_Found")
 
 

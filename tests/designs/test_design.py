@@ -364,7 +364,7 @@ def test_an_ensemble_comes_from_fits_tables_and_families(tmp_path):
     b = names.index("b")
     assert np.quantile(logs[b], [0.25, 0.75]) == pytest.approx(np.log([0.0562, 1.778]), abs=0.2)
     for text, words in (
-        ("well\nA1\n", "no column is a parameter"),
+        ("well\nA1\n", "has no parameter of two, such as k"),
         ("k\nx\n", "line 2: a number was expected"),
         (f"k\n{2 * model.parameters[k].upper}\n", "line 2: k: .* is not within its range"),
     ):
@@ -373,9 +373,15 @@ def test_an_ensemble_comes_from_fits_tables_and_families(tmp_path):
             members(table)
     with pytest.raises(InputError, match="vectors and worst are for the parameters of one"):
         plan_for(model, two_states(), vectors=(families,))
-    families.write_text("{}")
-    with pytest.raises(InputError, match="holds no families"):
-        members(families)
+    for text, words in (
+        ("{}", "families"),
+        ('{"families": 3}', "families: .*a list"),
+        ('{"families": [{"representatives": [{"values": {"k": "x"}}]}]}', "values.k: .*a number"),
+        ('{"families": [{"representatives": [{"values": {"q": 1}}]}]}', "has no parameter of two"),
+    ):
+        families.write_text(text)
+        with pytest.raises(InputError, match=words):
+            members(families)
 
 
 def test_what_only_ranges_say_is_not_determined():

@@ -186,9 +186,10 @@ def test_definitions_that_serve_rates_alone_go_with_them(plan: FitPlan) -> None:
     models = models_of(replace(plan, document=document))
     assert "definitions" not in models.document(Space((3, 3)).schemes[0])
     assert models.plan_of(Space((3, 3)).schemes[0]).space.n_free > 0
-    unequal = {**plan.document["current"], "open": {"O": 1, "C1": 0.5}}
-    with pytest.raises(InputError, match="current.open: open states of different conductance"):
-        models_of(replace(plan, document={**plan.document, "current": unequal}))
+    for levels in ({"O": 1, "C1": 0.5}, {"O": 0.5}):
+        unequal = {**plan.document["current"], "open": levels}
+        with pytest.raises(InputError, match="current.open: open states of schemes have the whole"):
+            models_of(replace(plan, document={**plan.document, "current": unequal}))
 
 
 def test_schemes_without_a_closed_state_are_left_out(plan: FitPlan) -> None:

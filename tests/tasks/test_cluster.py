@@ -167,7 +167,8 @@ def test_a_worker_that_hangs_costs_its_task_alone(tmp_path: Path) -> None:
     said: list[str] = []
     work = Toy(seconds=0.02, folder=tmp_path, faults={7: "stopped"})
     began = time.monotonic()
-    with Cluster(ClusterPlan(local=3), said.append, patience=3) as cluster:
+    # on a busy machine others may rest for some seconds, too
+    with Cluster(ClusterPlan(local=3), said.append, patience=10) as cluster:
         found = done(cluster, work, 40)
         stopped = int((tmp_path / "task7").read_text().split()[0])
         assert stopped != int(found["task", 7]["where"][0])
@@ -176,9 +177,8 @@ def test_a_worker_that_hangs_costs_its_task_alone(tmp_path: Path) -> None:
     assert table(found) == table(done(SerialExecutor(), Toy(), 40))
     assert any(text.startswith("task task 7 has run for") for text in said), said
     assert work.begun(7) == 2
-    # what the stopped worker had been given, and on a busy machine others that took long
-    assert sum(work.begun(number) for number in range(40)) <= 48
-    assert time.monotonic() - began < 300
+    assert sum(work.begun(number) for number in range(40)) <= 42
+    assert time.monotonic() - began < 60
 
 
 # --- a scheduler and workers of their own ---------------------------------------------------------
