@@ -106,7 +106,7 @@ class SeparationPlan(DesignPlan):
         return found
 
     def _thoroughly(self, rival: Subject, currents: Sequence[tuple[Protocol, Array]]) -> Array:
-        """Return the best fits (n_parameters, n) to several currents, and the rival's own values."""
+        """Return the best fits (n_parameters, n) to several currents, then its own values."""
         if not currents:
             return rival.members
         experiments = [self.experiment(rival, *one) for one in currents]
